@@ -69,8 +69,10 @@ void validate(const BackwardProblem& problem) {
     const char* name;
     bool asked;
   };
-  for (const auto& [name, asked] :
-       {Row{"paged", attention.paged}, {"e4m3", attention.e4m3}, {"k_rotary", attention.k_rotary}})
+  for (const auto& [name, asked] : {Row{"paged", attention.paged},
+                                    {"e4m3", attention.e4m3},
+                                    {"k_rotary", attention.k_rotary},
+                                    {"latent", attention.latent}})
     if (asked)
       throw Error(
           ErrorCode::unsupported,

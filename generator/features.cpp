@@ -107,6 +107,7 @@ constexpr FeatureRow kFeatures[] = {
     {&Problem::block_scales, "block_scales", Slot::products, "parts/products/block_scales.cuh", "BlockScales"},
     {&Problem::k_rotary, "k_rotary", Slot::keys, "parts/keys/rotary.cuh", "RotaryKeys", "RotaryKeyArguments",
      sizeof(RotaryKeyArguments), alignof(RotaryKeyArguments)},
+    {&Problem::latent, "latent", Slot::values, "parts/values/latent.cuh", "LatentValues"},
 };
 
 // The template that holds the parts of a slot together.
@@ -126,6 +127,8 @@ const char* all_of(Slot slot) {
       return "SequencesBy";
     case Slot::keys:
       return "KeysBy";
+    case Slot::values:
+      return "ValuesBy";
     case Slot::stored:
       return "StoredAs";
     case Slot::products:

@@ -48,6 +48,14 @@ constexpr bool is_large(const Problem& problem) {
   return problem.head_dim > kMostUsualHeadDim || problem.head_dim_v > kMostUsualHeadDim;
 }
 
+// Whether a call whose v is the first columns of k is of a problem of its own: a stream of the kernel that is gained by
+// it has whole panels of keys then.
+inline constexpr int kColumnsOfLatent = 128;
+constexpr bool may_be_latent(const Problem& problem) {
+  return problem.head_dim > kMostUsualHeadDim && problem.head_dim_v <= problem.head_dim &&
+         problem.head_dim_v % kColumnsOfLatent == 0 && !problem.e4m3 && !problem.k_rotary;
+}
+
 // Of queries of e4m3, whose rows are copied 16 bytes at a time.
 inline constexpr int kHeadDimStepOfE4m3 = 16;
 

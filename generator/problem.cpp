@@ -140,6 +140,15 @@ void validate_k_rotary(const Problem& problem) {
     throw Error(ErrorCode::invalid_argument, "k_rotary: must not be true beside queries of e4m3");
 }
 
+void validate_latent(const Problem& problem) {
+  if (generator::may_be_latent(problem)) return;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("latent: must not be true but with head_dim above {}, head_dim_v a multiple of {} and no "
+                  "larger, without e4m3 and k_rotary, was so for {} and {}",
+                  generator::kMostUsualHeadDim, generator::kColumnsOfLatent, problem.head_dim, problem.head_dim_v));
+}
+
 const generator::FunctionText* class_of(const generator::FunctionText* function) {
   return function ? &generator::function_of(generator::stand_in_of(*function)) : nullptr;
 }
@@ -216,6 +225,7 @@ void validate(const Problem& problem) {
     throw Error(ErrorCode::invalid_argument, "fast_sums: must not be true without e4m3_queries, whose sums they are");
   if (problem.block_scales) validate_block_scales(problem);
   if (problem.k_rotary) validate_k_rotary(problem);
+  if (problem.latent) validate_latent(problem);
 }
 
 std::string to_string(const ShapeBucket& bucket) {

@@ -385,11 +385,14 @@ typedef struct flashjit_problem {
   int32_t fast_sums;    /* 1: of those that have it */
   int32_t block_scales; /* 1: of those with scales of blocks of rows */
   int32_t k_rotary;     /* 1: of calls that have k_rotary, with the head dims of q and of v */
+  int32_t latent;       /* 1: of calls whose v is the first columns of k, in the same memory; head_dim above 256,
+                           head_dim_v of whole 128s */
+  int32_t reserved_end; /* 0 */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \
     sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, \
-        NULL, 0, 0, 0, 0, 0, 0, 0, 0                                                                                 \
+        NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                           \
   }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */

@@ -134,6 +134,10 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
                              "The last columns of keys, those that v does not have, are in a tensor of their own, of "
                              "--dtype, as caches of MLA are; head dims above 256"));
   exclude(options.back(), queries);
+  options.push_back(add_flag(subcommand, "--latent", features.latent,
+                             "v is the first columns of k, in the same memory, as MLA's latent caches have it; head "
+                             "dims above 256"));
+  for (CLI::Option* const other : {options[options.size() - 2], e4m3}) exclude(options.back(), other);
   return options;
 }
 
@@ -255,7 +259,11 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   if (block_scales) all.k_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
   const DType of_q = e4m3_queries ? DType::e4m3 : dtype, of_kv = e4m3 ? DType::e4m3 : dtype;
   if (e4m3_queries) require_e4m3_products(dims, fast_sums, all);
-  return for_option("--window", [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
+  Problem problem =
+      for_option("--window", [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
+  problem.latent = latent;
+  for_option("--latent", [&] { validate(problem); });
+  return problem;
 }
 
 void add_dtype_option(CLI::App* subcommand, std::string& dtype, const std::string& help) {

@@ -189,6 +189,16 @@ void store_apart(Problem& problem, std::uint64_t seed, const RandomScope& scope)
   problem.token_scales = problem.e4m3 && dice.one_in(2);
 }
 
+// Values in the memory of the keys, likewise.
+void share_memory(Problem& problem, std::uint64_t seed) {
+  Dice dice(seed ^ 0x1a7e);
+  constexpr int kLargestUsual = 256, kStep = 128;
+  if (problem.e4m3 || problem.k_rotary || problem.head_dim <= kLargestUsual || !dice.one_in(3)) return;
+  const int most = std::min(problem.head_dim, kLargestHeadDimV) / kStep;
+  problem.head_dim_v = kStep * (dice.one_in(2) ? most : static_cast<int>(dice.from_to(1, most)));
+  problem.latent = true;
+}
+
 // Those of each batch entry, near 0 or far.
 HostTensor random_offsets(Dice& dice, std::int64_t batch) {
   HostTensor offsets(DType::i32, {batch});
@@ -267,6 +277,7 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
   store(random.problem, random_stored(seed), scope);
   store_apart(random.problem, seed, scope);
+  if (scope.large_heads) share_memory(random.problem, seed);
   if (random.problem.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);
   random.inputs = case_inputs(random.problem, random.shape, options, dice.bits());
   if (!random.texts.empty()) {

@@ -453,13 +453,20 @@ constexpr DefaultRule kRules[] = {
     {256, 64, Mask::full, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-fixed-split"},
     {256, 64, Mask::causal, "q128+", "hopper-q128-kv64-s2-qs1-whole-2stage-ppgemm-rare-dynamic-split"},
 
-    // Large heads, by the probe of docs/kernels/large_heads.md: pairs of blocks share keys where these are many.
+    // Large heads, as measured for docs/kernels/large_heads.md: pairs of blocks share keys where queries and keys are
+    // many, unless half of the values are where keys were. Few queries split their keys; beside many, too, where pages
+    // speak for batches that mix both.
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q128+ kv2k+",
+     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-cl2-rare-single-split-splitkv",
+     [](const Problem& problem) { return is_large(problem) && problem.paged && !problem.latent; }},
     {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q128+ kv2k+",
      "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-cl2-rare-single-split",
-     [](const Problem& problem) { return is_large(problem) && !problem.ragged; }},
-    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+",
+     [](const Problem& problem) { return is_large(problem) && !problem.latent; }},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q128+",
      "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split",
      [](const Problem& problem) { return is_large(problem) && !problem.paged; }},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+",
+     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split-splitkv", is_large},
 };
 
 // For results that depend on their row alone: at a head dim blocks of as many keys whatever the number of queries.

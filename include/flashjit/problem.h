@@ -40,6 +40,9 @@ struct Problem {
   bool fast_sums = false;     // products with values are summed as the tensor core does it; only beside e4m3_queries
   bool block_scales = false;  // q, k or v has scales of blocks of rows; only beside e4m3_queries, and not ragged
   bool k_rotary = false;  // the last head_dim - head_dim_v columns of keys in a tensor of dtype; of head_dim above 256
+  // v is the first columns of k, in the same memory, as MLA's latent caches have it. Calls are found out to be so; of
+  // head_dim above 256, and head_dim_v of whole 128s.
+  bool latent = false;
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -58,7 +61,7 @@ struct Problem {
            a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged &&
            a.paged == b.paged && a.e4m3 == b.e4m3 && a.token_scales == b.token_scales &&
            a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums && a.block_scales == b.block_scales &&
-           a.k_rotary == b.k_rotary;
+           a.k_rotary == b.k_rotary && a.latent == b.latent;
   }
 };
 

@@ -61,14 +61,15 @@ class GpuTuningBench::DeviceCall {
     };
     q = allocate(q_dtype(problem), shapes_.q);
     k = allocate(kv_dtype(problem), shapes_.k);
-    v = allocate(kv_dtype(problem), shapes_.v);
+    if (!problem.latent) v = allocate(kv_dtype(problem), shapes_.v);
+    values = problem.latent ? first_columns(k.view(), problem.head_dim_v) : v.view();
     out = allocate(problem.dtype, shapes_.out);
     if (with_lse) options_.lse = (lse = allocate(DType::f32, shapes_.lse)).view();
     for (const OptionTensor& tensor : inputs.tensors)
       tensor.put_into(options_, tensors.emplace_back(allocate(tensor.memory.dtype(), tensor.memory.shape())).data());
     if (problem.block_mask)
       options_.block_mask = (block_mask = allocate(DType::i32, block_mask_dims(inputs.block_mask_shape()))).view();
-    call = validate_inputs(q.view(), k.view(), v.view(), options_);
+    call = validate_inputs(q.view(), k.view(), values, options_);
     validate_out(call, out.view());
   }
   DeviceCall(const DeviceCall&) = delete;
@@ -79,7 +80,7 @@ class GpuTuningBench::DeviceCall {
             const std::vector<OptionTensor>& tensors_host) const {
     fill(q, q_host);
     fill(k, k_host);
-    fill(v, v_host);
+    if (v.data()) fill(v, v_host);
     for (std::size_t i = 0; i < tensors.size(); ++i) fill(tensors[i], tensors_host[i].memory);
   }
 
@@ -95,6 +96,7 @@ class GpuTuningBench::DeviceCall {
   const AttentionOptions& options() const noexcept { return options_; }
 
   DeviceTensor q, k, v, out, lse;
+  Tensor values;                      // v, or where that has no memory of its own, columns of k
   std::vector<DeviceTensor> tensors;  // like those of the host
   DeviceTensor block_mask;            // of a problem that has one
   ForwardCall call;                   // points into the others

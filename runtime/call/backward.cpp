@@ -202,8 +202,9 @@ BackwardCall validate_backward(const GivenGradients& given) {
 
 BackwardProblem problem_of(const BackwardCall& call) {
   const generator::KernelGradients gradients = kernel_gradients(call);
-  return {call.forward.problem,   gradients.of_keys == DType::f32, gradients.slopes, gradients.bias, false,
-          gradients.deterministic};
+  Problem attention = call.forward.problem;
+  attention.latent = false;  // kernels load values wherever they are
+  return {attention, gradients.of_keys == DType::f32, gradients.slopes, gradients.bias, false, gradients.deterministic};
 }
 
 void choose_variant(BackwardCall& call, const Architecture& architecture, std::int64_t resident_blocks,

@@ -79,7 +79,7 @@ CallTensors::CallTensors(const GivenCall& call) noexcept {
   });
 }
 
-CallLayout::CallLayout(const GivenCall& call) : opts_(call.opts) {
+CallLayout::CallLayout(const GivenCall& call) : opts_(call.opts), values_begin_with_keys_(call.v.data == call.k.data) {
   const CallTensors tensors(call);
   options_ = tensors.options();
   for (int i = 0; i < tensors.size(); ++i) tensors_.push_back(tensors[i]);
@@ -87,6 +87,7 @@ CallLayout::CallLayout(const GivenCall& call) : opts_(call.opts) {
 
 bool CallLayout::is_of(const GivenCall& call, const CallTensors& tensors) const noexcept {
   if (tensors.options() != options_ || tensors.size() != static_cast<int>(tensors_.size())) return false;
+  if ((call.v.data == call.k.data) != values_begin_with_keys_) return false;
   for (int i = 0; i < tensors.size(); ++i)
     if (!same_layout(tensors[i], tensors_[static_cast<std::size_t>(i)])) return false;
   return parts_of(call.opts).values == parts_of(opts_).values && same_but_for_tensors(call.opts.score, opts_.score) &&

@@ -20,6 +20,8 @@ struct GivenCall {
 // A call's tensors, always in the same order: q, k, v, out, those of the options, and what functions capture.
 class CallTensors {
  public:
+  static constexpr std::size_t kKeys = 1, kValues = 2;
+
   explicit CallTensors(const GivenCall& call) noexcept;
 
   int size() const noexcept { return count_; }
@@ -43,6 +45,7 @@ class CallLayout {
  private:
   AttentionOptions opts_;
   std::uint32_t options_;
+  bool values_begin_with_keys_;  // which a call's problem may follow from
   std::vector<Tensor> tensors_;
 };
 

@@ -24,6 +24,8 @@ std::vector<std::uintptr_t> nowhere(const GivenCall& call, std::uintptr_t shift)
   std::vector<std::uintptr_t> addresses;
   for (int i = 0; i < tensors.size(); ++i)
     addresses.push_back(static_cast<std::uintptr_t>(i + 1) * kApart + shift + tensors.address(i) % kMostAlignment);
+  // Values in the memory of the keys stay there.
+  if (call.v.data == call.k.data) addresses[CallTensors::kValues] = addresses[CallTensors::kKeys];
   return addresses;
 }
 

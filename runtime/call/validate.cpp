@@ -399,6 +399,9 @@ CallShape tuning_shape(const ForwardCall& call) noexcept {
   return {call.batch, call.usual_seqlen_q, keys, call.num_heads_q, call.num_heads_kv};
 }
 
+// Whether each row of v is where that of k begins.
+bool is_first_columns(const Tensor& v, const Tensor& k) noexcept { return v.data == k.data && v.strides == k.strides; }
+
 ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   check_dtypes(q, k, v);
   require_e4m3_options(opts, q.dtype);
@@ -419,6 +422,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.masks = masks_of(opts);
   call.problem = problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]),
                             opts, call.masks, k.dtype);
+  call.problem.latent = generator::may_be_latent(call.problem) && is_first_columns(v, k);
   call.q = &q;
   call.k = &k;
   call.v = &v;

@@ -7,6 +7,7 @@
 
 #include "generator/arguments.h"
 #include "generator/features.h"
+#include "runtime/call/tensor_dims.h"
 #include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 #include "runtime/tuning/stand_in_calls.h"
@@ -148,6 +149,24 @@ CallShape TuningCall::block_mask_shape() const {
   return {batch, shape.seqlen_q, shape.seqlen_kv, heads, heads};
 }
 
+Tensor first_columns(Tensor rows, std::int64_t columns) {
+  rows.shape[head_dim_dim] = columns;
+  return rows;
+}
+
+HostTensor first_columns(const HostTensor& rows, std::int64_t columns) {
+  Dims shape = rows.shape();
+  const auto width = static_cast<std::size_t>(shape[head_dim_dim]);
+  shape[head_dim_dim] = columns;
+  HostTensor first(rows.dtype(), shape);
+  const std::size_t size = size_of(rows.dtype()), bytes = static_cast<std::size_t>(columns) * size;
+  const auto* const from = static_cast<const unsigned char*>(rows.data());
+  auto* const to = static_cast<unsigned char*>(first.data());
+  for (std::size_t row = 0; row * bytes < first.element_count() * size; ++row)
+    std::memcpy(to + row * bytes, from + row * width * size, bytes);
+  return first;
+}
+
 CheckCase::CheckCase(const Problem& of_problem, const CallShape& given)
     : TuningCall{
           of_problem, with_keys_of_tree(of_problem, given), options_of(of_problem, given.seqlen_kv / 5 + 7), {}} {
@@ -158,7 +177,9 @@ CheckCase::CheckCase(const Problem& of_problem, const CallShape& given)
   v = HostTensor::random_normal(kv_dtype(problem), shapes.v, seed_of_v);
 }
 
-Expected CheckCase::expected() const { return expect(q, k, v, options_on_host(), problem, {shape}); }
+Expected CheckCase::expected() const {
+  return expect(q, k, problem.latent ? first_columns(k, problem.head_dim_v) : v, options_on_host(), problem, {shape});
+}
 
 std::vector<CheckCase> make_check_cases(const Problem& problem) {
   std::vector<CheckCase> cases;
@@ -207,7 +228,9 @@ Expected TimedCase::expected() const {
   const std::int64_t rows = checked_rows(), first = shape.seqlen_q - rows, keys = rows > 0 ? shape.seqlen_kv : 0;
   std::vector<OptionTensor> kept;
   const AttentionOptions of_head = options_of_last(*this, rows, kept);
-  return expect(q.rows(batch, head_q, first, rows), k.rows(batch, head, 0, keys), v.rows(batch, head, 0, keys), of_head,
+  const HostTensor of_keys = k.rows(batch, head, 0, keys);
+  return expect(q.rows(batch, head_q, first, rows), of_keys,
+                problem.latent ? first_columns(of_keys, problem.head_dim_v) : v.rows(batch, head, 0, keys), of_head,
                 problem, {shape, batch, head_q, first});
 }
 

@@ -41,6 +41,10 @@ struct Expected {
   reference::Result exact, low;
 };
 
+// Of rows [batch, seqlen, heads, head_dim] the first columns: of a view, and as a tensor of their own.
+Tensor first_columns(Tensor rows, std::int64_t columns);
+HostTensor first_columns(const HostTensor& rows, std::int64_t columns);
+
 // A small call that is checked whole. Throws Error(unsupported) for a problem that is not its own class, and
 // Error(invalid_argument) for a block mask without a predicate.
 struct CheckCase : TuningCall {

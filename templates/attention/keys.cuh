@@ -4,6 +4,8 @@
 //   Row                                   whatever it needs to know of a sequence
 //   Row row(int key_batch, int keys)      that of one with so many keys
 //   KeyPlace place(const Row&, int key)   of one of these, or if it has none, of a row that there is
+//   int page(const Row&, int key)         what is asked of memory for that, and the place by what was answered:
+//   KeyPlace place(const Row&, int key, int page)
 //   int box_rows()                        rows from a multiple of this on, and so many, lie beside each other
 //   int batch_rows()                      of an entry of k and v
 // Another part, parts/keys/rotary.cuh, says that the last columns of keys stand in a tensor of their own.

@@ -3,6 +3,7 @@
 //   [ Q, later the output | P of each stream | a ring for each stream | its maxima | barriers, tiles, notes ]
 #pragma once
 
+#include "attention/values.cuh"
 #include "hopper/tiles.cuh"
 #include "pipeline/ring.cuh"
 #include "tile/panel_tile.cuh"
@@ -38,6 +39,12 @@ struct LargeShape {
   static constexpr int kKeysOfPiece = power_of_two_in(kPieceBytes / kBytesOfValueRow / 16 * 16, Config::kBlockKv);
   using ValuePiece = PanelTile<kKeysOfPiece, kOutputColumns>;
   static constexpr int kValuePieces = Config::kBlockKv / kKeysOfPiece;
+  // Where values are in keys, pieces of the keys that have a stream's own columns stay for P V of its own
+  // blocks, and the others pass, as do values of the other stream's.
+  static constexpr int kOwnPieces = Config::Values::kInKeys ? kOutputColumns / QTile::kPanelColumns : 0;
+  static constexpr int kPassingPieces = kKeyPieces - kOwnPieces;
+  static_assert(kOwnPieces == 0 || kOutputColumns % QTile::kPanelColumns == 0, "a stream's columns are pieces");
+  using OwnValues = PanelTile<Config::kBlockKv, kOutputColumns>;
   // Of wgmma's depth.
   static constexpr int kKeySteps = ceil_div(Config::kHeadDim, 16);
   static constexpr int kStepsOfKeyPiece = QTile::kPanelColumns / 16;
@@ -45,14 +52,18 @@ struct LargeShape {
 
   // When a stream waits for P V of the other one's block: before the exponentials, so that values are free early, which
   // blocks that share them gain by. docs/kernels/large_heads.md.
-  static constexpr bool kOutputEarly = Config::kCluster > 1;
+  static constexpr bool kOutputEarly = Config::kCluster > 1 || kOwnPieces != 0;
   // Whether the first keys of a tile are requested before its query, whose place the output of the tile before leaves
   // late: they have room.
-  static constexpr bool kKeysFirst = Config::kPieces >= kKeyPieces;
+  static constexpr bool kKeysFirst = Config::kPieces - kOwnPieces >= kPassingPieces;
   static constexpr bool kOneTile = Config::kScheduler == Scheduler::single;
 
   using QRing = RingPlace<1, QTile::kBytes>;
-  using PieceRing = RingPlace<Config::kPieces, kPieceBytes>;
+  using PieceRing = RingPlace<Config::kPieces - kOwnPieces, kPieceBytes>;
+  using OwnRing = RingPlace<kOwnPieces, kPieceBytes>;
+  static constexpr int kPassingBeforeOwn = kOwnPieces == 0                       ? 0
+                                           : kPassingPieces < PieceRing::kStages ? kPassingPieces
+                                                                                 : PieceRing::kStages;
   using ExchangeRing = RingPlace<1, PTile::kBytes>;
   static constexpr int kKnownTiles = 2;  // the present one and the next
   using TileRing = RingPlace<kKnownTiles, HopperTile<Config>::kBytes>;
@@ -69,7 +80,8 @@ struct LargeShape {
   static constexpr int kQueryBarriers = kMaxima + kStreams * kMaximaBytes;
   static constexpr int kExchangeBarriers = kQueryBarriers + QRing::kBarrierBytes;
   static constexpr int kPieceBarriers = kExchangeBarriers + kStreams * ExchangeRing::kBarrierBytes;
-  static constexpr int kTileBarriers = kPieceBarriers + kStreams * PieceRing::kBarrierBytes;
+  static constexpr int kOwnBarriers = kPieceBarriers + kStreams * PieceRing::kBarrierBytes;
+  static constexpr int kTileBarriers = kOwnBarriers + kStreams * OwnRing::kBarrierBytes;
   static constexpr int kTiles = kTileBarriers + TileRing::kBarrierBytes;
   static constexpr int kNotes = kTiles + TileRing::kStages * TileRing::kSlotBytes;
   static constexpr int kNotesEnd = kNotes + (Config::Blocks::kListed ? kStreams * Config::kPieces * 4 : 0);
@@ -84,6 +96,16 @@ struct LargeShape {
     return {smem + kPieceBarriers + stream * PieceRing::kBarrierBytes,
             smem + kPieces + stream * Config::kPieces * kPieceBytes};
   }
+  // Behind these.
+  __device__ __forceinline__ OwnRing own_pieces(int stream) const {
+    return {smem + kOwnBarriers + stream * OwnRing::kBarrierBytes,
+            pieces(stream).slots + PieceRing::kStages * kPieceBytes};
+  }
+  // Panels of keys, in the order of their use: first those that pass.
+  static __device__ __forceinline__ int passing_panel(int stream, int i) {
+    return stream == 0 || i >= kOwnPieces ? i + kOwnPieces : i;
+  }
+  static __device__ __forceinline__ int own_panel(int stream, int i) { return stream * kOwnPieces + i; }
   // What a stream sends.
   __device__ __forceinline__ ExchangeRing exchange(int stream) const {
     return {smem + kExchangeBarriers + stream * ExchangeRing::kBarrierBytes,

@@ -189,8 +189,15 @@ struct HopperTiles {
   }
   // As key_origin, where keys stand in pages, whose maps are as those of sequences.
   __device__ __forceinline__ ptx::EndedBoxOrigin page_origin(const Tile& tile, int first_key) const {
+    return page_origin(tile, first_key, page_of(tile, first_key));
+  }
+  __device__ __forceinline__ int page_of(const Tile& tile, int key) const {
     const Keys keys(args);
-    const KeyPlace place = keys.place(keys.row(tile.batch_of_keys, tile.of.keys), first_key);
+    return keys.page(keys.row(tile.batch_of_keys, tile.of.keys), key);
+  }
+  __device__ __forceinline__ ptx::EndedBoxOrigin page_origin(const Tile& tile, int first_key, int page) const {
+    const Keys keys(args);
+    const KeyPlace place = keys.place(keys.row(tile.batch_of_keys, tile.of.keys), first_key, page);
     return {0, tile.kv_head, keys.batch_rows() - place.end + place.row, place.end, place.batch};
   }
 

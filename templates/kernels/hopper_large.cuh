@@ -64,12 +64,14 @@ class LargeConsumer {
         announced(shape_.tiles()),
         queries(shape_.queries()),
         pieces(shape_.pieces(stream_)),
+        own_pieces(shape_.own_pieces(stream_)),
         outgoing(shape_.exchange(stream_)),
         incoming(shape_.exchange(1 - stream_)),
         softmax(Score<Config>(args).unit()),
         q(QTile::k_major(in_block(shape_.smem))),
         first_key(KeyPiece::k_major(in_block(shape_.pieces(stream_).slot(0)))),
         first_value(ValuePiece::n_major(in_block(shape_.pieces(stream_).slot(0)))),
+        own_values(Shape::OwnValues::n_major(in_block(shape_.own_pieces(stream_).slot(0)))),
         p(PTile::k_major(in_block(incoming.slot()))) {}
 
   __device__ __forceinline__ void run() {
@@ -162,7 +164,7 @@ class LargeConsumer {
         issue_scores<true>(at);
       } else {
         ptx::wgmma_wait_group<0>();
-        pieces.give_back(Shape::kValuePieces);
+        give_back_own_values();
       }
     }
     if (visited == visit.count) {  // the last block was the other stream's
@@ -205,17 +207,26 @@ class LargeConsumer {
   __device__ __forceinline__ void issue_scores(Cursor& at) {
     issue_scores_from<0, kBehind>(at);
     ptx::wgmma_wait_group<0>();
-    pieces.give_back(1);
+    if constexpr (Shape::kOwnPieces == 0) pieces.give_back(1);
   }
   template <int kPiece, bool kBehind>
   __device__ __forceinline__ void issue_scores_from(Cursor& at) {
-    constexpr int kStepsLeft = Shape::kKeySteps - kPiece * Shape::kStepsOfKeyPiece;
+    constexpr bool kOwn = kPiece >= Shape::kPassingPieces;
+    // The last panel passes, if it is not one of values.
+    constexpr int kPanel = kOwn ? 0 : kPiece + Shape::kOwnPieces;
+    constexpr int kStepsLeft = Shape::kKeySteps - kPanel * Shape::kStepsOfKeyPiece;
     constexpr int kSteps = kStepsLeft < Shape::kStepsOfKeyPiece ? kStepsLeft : Shape::kStepsOfKeyPiece;
-    const int stage = pieces.take();
+    int stage;
+    if constexpr (kOwn)
+      stage = own_pieces.take();
+    else
+      stage = pieces.take();
     if constexpr (kPiece == 0) at.read(shape.note(stream, stage));
+    const int panel =
+        kOwn ? Shape::own_panel(stream, kPiece - Shape::kPassingPieces) : Shape::passing_panel(stream, kPiece);
     ptx::wgmma_fence();
-    const uint64 query = ptx::made_here(q + QTile::k_major_step(kPiece * Shape::kStepsOfKeyPiece));
-    const uint64 key = ptx::made_here(of_slot(first_key, stage));
+    const uint64 query = ptx::made_here(q + static_cast<uint64>(panel * (QTile::kPanelBytes >> QTile::kUnitBits)));
+    const uint64 key = ptx::made_here(kOwn ? own_key(stage) : of_slot(first_key, stage));
     uint64 a[kSteps], b[kSteps];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -225,10 +236,10 @@ class LargeConsumer {
     Scores::template issue<(kPiece > 0), kSteps>(a, b);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<1>();
-    if constexpr (kPiece > 0)
+    if constexpr (kPiece > 0 && kPiece <= Shape::kPassingPieces)
       pieces.give_back(1);
-    else if constexpr (kBehind)
-      pieces.give_back(Shape::kValuePieces);
+    else if constexpr (kPiece == 0 && kBehind)
+      give_back_own_values();
     if constexpr (kPiece + 1 < Shape::kKeyPieces) issue_scores_from<kPiece + 1, kBehind>(at);
   }
 
@@ -240,7 +251,13 @@ class LargeConsumer {
   template <int kPiece>
   __device__ __forceinline__ void issue_output_from() {
     uint64 v[Shape::kStepsOfValuePiece];
-    take_values(v);
+    if constexpr (Shape::kOwnPieces == 0) {
+      take_values(v);
+    } else {
+#pragma unroll
+      for (int step = 0; step < Shape::kStepsOfValuePiece; ++step)
+        v[step] = own_values + Shape::OwnValues::n_major_step(kPiece * Shape::kStepsOfValuePiece + step);
+    }
     ptx::wgmma_fence();
     Output::template issue<kPiece>(v, begun);
     begun = 1;
@@ -278,14 +295,22 @@ class LargeConsumer {
     for (int step = 0; step < Shape::kStepsOfValuePiece; ++step) v[step] = first + ValuePiece::n_major_step(step);
   }
 
+  __device__ __forceinline__ void give_back_own_values() {
+    if constexpr (Shape::kOwnPieces == 0)
+      pieces.give_back(Shape::kValuePieces);
+    else
+      own_pieces.give_back(Shape::kOwnPieces);
+  }
+
   // --- What streams send each other: P with its maxima, and at a tile's end the sums -------------------------------
 
   static constexpr int kPairs = Config::kBlockKv / 4;  // of probabilities, of a lane
 
-  // There is nothing to wait for: the other stream has read what was sent before when it has sent P of its next block,
-  // and of the tile before when it has given back the query.
+  // The other stream has read what was sent before when it has sent P of its next block, so that this waits for
+  // nothing.
   __device__ __forceinline__ void send(const uint32 (&pairs)[kPairs], bool raised) {
     constexpr int kOfStep = 4;
+    outgoing.wait_empty();
     const SmemAddress row =
         outgoing.slot() + PTile::offset(warp_row() + lane() % Shape::kStoreRows, lane() / Shape::kStoreRows);
 #pragma unroll
@@ -359,6 +384,11 @@ class LargeConsumer {
   __device__ __forceinline__ static int warp_row() {
     return ptx::tid_x() % kWarpgroupSize / kWarpSize * Shape::kStoreRows;
   }
+  // Keys of an own piece: its place is fixed, as that of a panel of values.
+  __device__ __forceinline__ uint64 own_key(int stage) const {
+    return KeyPiece::k_major(0) + (own_values & (KeyPiece::kAddressMask >> KeyPiece::kUnitBits)) +
+           static_cast<uint64>(stage * (Shape::kPieceBytes >> KeyPiece::kUnitBits));
+  }
   // Of half h of the lane's rows.
   __device__ __forceinline__ SmemAddress maximum(int of_stream, int h) const {
     return shape.maxima(of_stream) + (warp_row() + 8 * h + lane() / 4) * Shape::kBytesOfMaximum;
@@ -375,12 +405,14 @@ class LargeConsumer {
   RingReader<typename Shape::TileRing, 1> announced;
   RingReader<typename Shape::QRing, 1> queries;
   PieceReader<typename Shape::PieceRing, Config::kCluster> pieces;
+  PieceReader<typename Shape::OwnRing, Config::kCluster> own_pieces;
   RingWriter<typename Shape::ExchangeRing> outgoing;
   RingReader<typename Shape::ExchangeRing, 1> incoming;
   Softmax softmax;
   uint32 begun = 0;  // 1: the output has products of this tile; else the next ones overwrite it
-  // Matrix descriptors: of the query, of the first slot of the ring as keys and as values, and of the other stream's P.
-  const uint64 q, first_key, first_value, p;
+  // Matrix descriptors: of the query, of the first slot of the ring as keys and as values, of what stays as values, and
+  // of the other stream's P.
+  const uint64 q, first_key, first_value, own_values, p;
 };
 
 // The producer's warpgroup: a feeder for each stream, and one that announces tiles.
@@ -407,6 +439,7 @@ __device__ __forceinline__ void open_large(const HopperArguments& args, const La
 #pragma unroll
     for (int stream = 0; stream < Shape::kStreams; ++stream) {
       shape.pieces(stream).init(Shape::kWarpsOfStream * Config::kCluster);
+      shape.own_pieces(stream).init(Shape::kWarpsOfStream * Config::kCluster);
       shape.exchange(stream).init(Shape::kWarpsOfStream, Shape::kWarpsOfStream);
     }
     shape.tiles().init(Shape::kConsumerWarps + Shape::kStreams);
