@@ -112,19 +112,21 @@ std::string issue(std::string_view name, std::string_view registers, DType dtype
                   products(registers, dtype, columns, steps, false));
 }
 
-// The same piece by piece: the first one, those behind it, and the last one, which may be shorter.
-std::string issue_pieces(const ScoreMatrix& m) {
-  const int last = (m.steps - 1) % m.steps_of_piece + 1;
+// The same piece by piece, each of so many steps: the first one, those behind it, and the last one, which may be
+// shorter.
+std::string issue_pieces(std::string_view name, std::string_view registers, DType dtype, int columns, int steps,
+                         int steps_of_piece) {
+  const int last = (steps - 1) % steps_of_piece + 1;
   std::string cases;
-  const auto add = [&](bool adds, int steps) {
-    cases += fmt::format("    if constexpr (kAdds == {} && kSteps == {}) {{\n{}    }}\n", adds, steps,
-                         products(m.registers, m.dtype, m.keys, steps, adds));
+  const auto add = [&](bool adds, int of_piece) {
+    cases += fmt::format("    if constexpr (kAdds == {} && kSteps == {}) {{\n{}    }}\n", adds, of_piece,
+                         products(registers, dtype, columns, of_piece, adds));
   };
-  add(false, std::min(m.steps, m.steps_of_piece));
-  if (m.steps > m.steps_of_piece) add(true, m.steps_of_piece);
-  if (m.steps > m.steps_of_piece && last != m.steps_of_piece) add(true, last);
+  add(false, std::min(steps, steps_of_piece));
+  if (steps > steps_of_piece) add(true, steps_of_piece);
+  if (steps > steps_of_piece && last != steps_of_piece) add(true, last);
   return "  template <bool kAdds, int kSteps>\n" +
-         function("issue(const uint64 (&q)[kSteps], const uint64 (&k)[kSteps])", cases);
+         function(fmt::format("{}(const uint64 (&q)[kSteps], const uint64 (&k)[kSteps])", name), cases);
 }
 
 std::string clear(const ScoreMatrix& m) {
@@ -412,7 +414,9 @@ std::string store_transposed(std::string_view signature, std::string_view regist
 std::string render(const ScoreMatrix& m) {
   std::string functions =
       fmt::format("  static constexpr int kColumns = {};\n", m.keys) + declare("f32", m.registers, m.keys / 2) +
-      (m.steps_of_piece > 0 ? issue_pieces(m) : issue("issue", m.registers, m.dtype, m.keys, m.steps)) + clear(m) +
+      (m.steps_of_piece > 0 ? issue_pieces("issue", m.registers, m.dtype, m.keys, m.steps, m.steps_of_piece)
+                            : issue("issue", m.registers, m.dtype, m.keys, m.steps)) +
+      clear(m) +
       add(m) + hide(m) + maximum(m) + subtract(m) + exponentiate(m);
   if (is_of_8_bits(m.dtype)) functions += multiply(m.registers, m.keys / 2);
   if (m.transforms) functions += transform(m.registers, m.keys);

@@ -5,7 +5,6 @@
 
 #include "attention/mask.cuh"
 #include "attention/softmax.cuh"
-#include "hopper/backward_work.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -14,7 +13,6 @@
 template <class Config>
 struct HopperBackwardScores {
   using Matrix = typename Config::Scores;
-  using Work = HopperBackwardWork<Config>;
   using Element = typename Config::Element;
 
   const float unit;  // what products are multiplied by
@@ -22,10 +20,10 @@ struct HopperBackwardScores {
   __device__ __forceinline__ explicit HopperBackwardScores(const ForwardSizes& sizes) : unit(sizes.scale_log2) {}
 
   // To P. Whether masks hide any of it. lse: of the first query.
-  __device__ __forceinline__ bool exponentiate(const Work& work, int first_key, int first_query,
+  __device__ __forceinline__ bool exponentiate(const Mask<Config>& mask, int first_key, int first_query,
                                                SmemAddress lse) const {
-    const bool hides = hides_any(work, first_key, first_query);
-    if (hides) hide(work, first_key, first_query);
+    const bool hides = hides_any(mask, first_key, first_query);
+    if (hides) hide(mask, first_key, first_query);
     exponentiate(lse);
     return hides;
   }
@@ -45,18 +43,18 @@ struct HopperBackwardScores {
   }
 
  private:
-  __device__ __forceinline__ static bool hides_any(const Work& work, int first_key, int first_query) {
-    bool hides = work.mask.last_key(first_query) < first_key + kWarpgroupRows - 1;
-    if constexpr (Mask<Config>::kBegins) hides |= work.mask.first_key(first_query + Matrix::kQueries - 1) > first_key;
+  __device__ __forceinline__ static bool hides_any(const Mask<Config>& mask, int first_key, int first_query) {
+    bool hides = mask.last_key(first_query) < first_key + kWarpgroupRows - 1;
+    if constexpr (Mask<Config>::kBegins) hides |= mask.first_key(first_query + Matrix::kQueries - 1) > first_key;
     return hides;
   }
-  __device__ __forceinline__ void hide(const Work& work, int first_key, int first_query) const {
+  __device__ __forceinline__ void hide(const Mask<Config>& mask, int first_key, int first_query) const {
     const int key = first_key + warp() * 16 + lane() / 4, query = first_query + lane() % 4 * 2;
     const float hidden = unit < 0.0f ? infinity() : -infinity();
     const auto of_key = [&](int key) {
-      return [&work, hidden, key, query](float x, int offset) {
-        bool sees = key <= work.mask.last_key(query + offset);
-        if constexpr (Mask<Config>::kBegins) sees &= key >= work.mask.first_key(query + offset);
+      return [&mask, hidden, key, query](float x, int offset) {
+        bool sees = key <= mask.last_key(query + offset);
+        if constexpr (Mask<Config>::kBegins) sees &= key >= mask.first_key(query + offset);
         return sees ? x : hidden;
       };
     };

@@ -1,20 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the accumulators of a warpgroup to 64 rows of dK or dV, or to some of their dims.
+// From the accumulators of a warpgroup to 64 rows of a gradient, or to some of their dims.
 #pragma once
 
 #include "attention/gradient.cuh"
-#include "attention/key_tile.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "types.cuh"
 
+// Of a gradient, those of a sequence.
+struct GradientRows {
+  int batch, head;  // of the tensor
+  int first;        // of the entry, where the sequence begins
+  int count;
+
+  template <class Tile>
+  __device__ __forceinline__ static GradientRows of_keys(const Tile& tile) {
+    return {tile.key_batch, tile.head, tile.first_key, tile.sequence.keys};
+  }
+  template <class Tile>
+  __device__ __forceinline__ static GradientRows of_queries(const Tile& tile, int head) {
+    return {tile.query_batch, head, tile.first_query, tile.sequence.queries};
+  }
+};
+
 template <class Config>
 struct HopperBackwardStore {
   using Stored = typename Config::GradientElement;
 
-  const PlacedKeyTile<Config> keys;
-  const int first_key;
+  const GradientRows rows;
+  const int first_row;  // of them
 
   // kColumns of them, from first_column on, of rows of kHeadDim.
   template <class Matrix, int kColumns, int kHeadDim>
@@ -24,10 +39,10 @@ struct HopperBackwardStore {
     Matrix::read(values);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int key = first_key + ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + 8 * half + lane() / 4;
+      const int of_sequence = first_row + ptx::tid_x() % kWarpgroupSize / kWarpSize * 16 + 8 * half + lane() / 4;
       char* const row =
-          to + keys.key_batch * strides.batch + keys.head * strides.head + (keys.first_key + key) * strides.row;
-      const int columns = key < keys.sequence.keys ? kHeadDim - first_column : 0;
+          to + rows.batch * strides.batch + rows.head * strides.head + (rows.first + of_sequence) * strides.row;
+      const int columns = of_sequence < rows.count ? kHeadDim - first_column : 0;
       write_row<kColumns>(values, half, columns, row + first_column * Config::kGradientBytes, scale);
     }
   }

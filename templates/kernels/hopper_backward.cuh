@@ -130,7 +130,7 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
       send_queries();
     }
     const PlacedKeyTile<Config> tile = Base::Job::read_by_warp(this->jobs.slot()).placed(args.sizes);
-    const HopperBackwardStore<Config> store{tile, tile.index * Config::kBlockKv + own_keys()};
+    const HopperBackwardStore<Config> store{GradientRows::of_keys(tile), tile.index * Config::kBlockKv + own_keys()};
     store.template write<ValueGradient, Config::kHeadDimV, Config::kHeadDimV>(args.dv, args.dv_strides, 0, 1.0f);
     store.template write<KeyGradient, Config::kHeadDim, Config::kHeadDim>(args.dk, args.dk_strides, 0, args.scale);
   }
@@ -145,7 +145,7 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
     gradients().wait_full();
     issue_probability_gradients();
     ptx::wgmma_wait_group<1>();
-    const bool hides = scores.exponentiate(work, work.first_key + own_keys(), first_query, shape.lse(queries.stage()));
+    const bool hides = scores.exponentiate(work.mask, work.first_key + own_keys(), first_query, shape.lse(queries.stage()));
     ptx::wgmma_wait_group<0>();
     if (is_last) values().release(signs());
     scores.differentiate(hides, shape.row_sums(queries.stage()));

@@ -89,7 +89,7 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
     }
     // Read anew, as registers are few in between.
     const PlacedKeyTile<Config> tile = Base::Job::read_by_warp(this->jobs.slot()).placed(args.sizes);
-    const HopperBackwardStore<Config> store{tile, tile.index * Config::kBlockKv};
+    const HopperBackwardStore<Config> store{GradientRows::of_keys(tile), tile.index * Config::kBlockKv};
     const int first = warpgroup() * Shape::kColumns;
     store.template write<ValueGradient, Shape::kColumns, Config::kHeadDimV>(args.dv, args.dv_strides, first, 1.0f);
     store.template write<KeyGradient, Shape::kColumns, Config::kHeadDim>(args.dk, args.dk_strides, first, args.scale);
@@ -107,7 +107,7 @@ class HopperBackwardWideConsumer : HopperBackwardWarpgroup<Config, HopperBackwar
     ptx::wgmma_wait_group<1>();
     const int own = warpgroup() * Shape::kQueriesOfWarpgroup;
     const uint32 own_bytes = own * sizeof(float);
-    const bool hides = scores.exponentiate(work, work.first_key, at.tile * Config::kBlockQ + own,
+    const bool hides = scores.exponentiate(work.mask, work.first_key, at.tile * Config::kBlockQ + own,
                                            shape.lse(queries.stage()) + own_bytes);
     ptx::wgmma_wait_group<0>();
     if (is_last) values().release(signs());

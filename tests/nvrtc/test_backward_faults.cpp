@@ -146,7 +146,7 @@ TEST_CASE("planted faults of Hopper's backward kernels are found") {
        "(rows.first_tile_of_all() + max(tile - 1, 0)) * kTileRows + row]"},
       {"dQ is added to what was there", kJobs, "    if (args.dq != nullptr) clear();\n", ""},
       {"jobs of rows leave out the last head", kTickets, "* sizes.heads_per_group) {}", "* 1) {}"},
-      {"keys beyond the last are written", kStore, "key < keys.sequence.keys ? ", "key >= 0 ? "},
+      {"keys beyond the last are written", kStore, "of_sequence < rows.count ? ", "of_sequence >= 0 ? "},
       {"lanes exchange the wrong pairs", kStore, "is_upper ? pairs[i] : pairs[i + bit]",
        "is_upper ? pairs[i + bit] : pairs[i]"},
       {"dQ lacks the scale", kJobs, "x *= args.scale;", "x *= 1.0f;"},
@@ -289,21 +289,21 @@ TEST_CASE("planted faults of gradients of ragged batches are found") {
       {"blocks without a tile go on", kTile, "!Sequences::kRagged || index <", "index + 1 > 0 || index <"},
   };
   constexpr const char *kLoader = "hopper/backward_loader.cuh", *kJobs = "hopper/backward_jobs.cuh",
-                       *kHopperRows = "hopper/backward_rows.cuh", *kStore = "hopper/backward_store.cuh";
+                       *kHopperRows = "hopper/backward_rows.cuh", *kOrigins = "hopper/backward_origins.cuh", *kStore = "hopper/backward_store.cuh";
   const std::vector<Fault> faults_of_hopper{
       {"rows of a sequence without keys are finished before they are prepared", kLoader,
        "(Config::Sequences::kRagged && job.kind == Kind::finish)", "false"},
       {"dQ is rounded before all have added to it", kLoader, "if (job.kind == Kind::finish) await(",
        "if (false) await("},
-      {"boxes of queries do not end with their sequence", kLoader,
+      {"boxes of queries do not end with their sequence", kOrigins,
        "tile.first_query + queries,\n                               tile",
        "tile.first_query + queries + 20,\n                               tile"},
-      {"keys are those of the first sequence", kLoader, "tile.first_key + keys,", "keys,"},
+      {"keys are those of the first sequence", kOrigins, "tile.first_key + keys,", "keys,"},
       {"the second query head of a group has the first one's rows", kJobs,
        "tile.head % group * jobs_of(tile.of.queries) + tile.index", "tile.index"},
       {"a sequence's place is not exchanged", kJobs, "tile.exchanged()}", "tile}"},
       {"rows of q are those of the first sequence", kHopperRows, "(beside.first_query + row) *", "row *"},
-      {"dK goes to the first sequence", kStore, "(keys.first_key + key) *", "key *"},
+      {"dK goes to the first sequence", kStore, "(rows.first + of_sequence) *", "of_sequence *"},
   };
   for (const Fault& fault : tests::sample(faults_of_hopper))
     check_found(fault, "sm_90a", 12, [](int i, const EngineOptions& planted) {
