@@ -11,6 +11,7 @@
 #include "generator/dtype.h"
 #include "generator/family.h"
 #include "generator/features.h"
+#include "generator/plan.h"
 #include "generator/source_parts.h"
 
 namespace flashjit {
@@ -60,6 +61,12 @@ Problem backward_problem(const Problem& problem) {
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
                                          std::int64_t seqlen_q, bool has_tensor_maps) {
   const HopperBackwardVariant hopper = default_hopper_backward(problem, seqlen_q);
+  if (is_large(problem)) {  // which no other kernel has
+    if (std::string why = why_illegal(problem, hopper, architecture); !why.empty())
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("{}, for gradients of head dims above {}", why, kMostUsualHeadDim));
+    return hopper;
+  }
   const bool suits_hopper = has_tensor_maps && seqlen_q >= kLeastQueriesOfHopper;
   if (suits_hopper && why_illegal(problem, hopper, architecture).empty()) return hopper;
   return default_mma_backward(problem, architecture);
@@ -103,12 +110,44 @@ int block_kv(const BackwardVariant& variant) noexcept {
 }
 
 std::string to_string(const KernelGradients& gradients) {
-  return fmt::format("{}{}{}{}", to_string(gradients.of_keys), gradients.slopes ? "-dslopes" : "",
-                     gradients.bias ? "-dbias" : "", gradients.deterministic ? "-deterministic" : "");
+  constexpr const char* kPasses[] = {"", "-dv", "-dk", "-dq"};
+  return fmt::format("{}{}{}{}{}", to_string(gradients.of_keys), gradients.slopes ? "-dslopes" : "",
+                     gradients.bias ? "-dbias" : "", gradients.deterministic ? "-deterministic" : "",
+                     kPasses[static_cast<int>(gradients.pass)]);
+}
+
+KernelGradients of_pass(const Problem& problem, const KernelGradients& gradients, GradientPass pass) {
+  KernelGradients of = gradients;
+  of.pass = pass;
+  of.deterministic = false;  // these are always
+  if (pass == GradientPass::queries) of.of_keys = problem.dtype;
+  return of;
+}
+
+std::vector<KernelGradients> shared_out(const Problem& problem, const KernelGradients& gradients) {
+  if (!is_large(problem)) return {gradients};
+  std::vector<KernelGradients> passes;
+  for (const GradientPass pass : {GradientPass::keys, GradientPass::values, GradientPass::queries})
+    passes.push_back(of_pass(problem, gradients, pass));
+  return passes;
+}
+
+std::string why_no_gradients(const Problem& problem) {
+  if (!is_large(problem)) return {};
+  if (problem.head_dim_v != problem.head_dim)
+    return fmt::format("head_dim_v: must be that of q, {}, for gradients of head dims above {}, was {}",
+                       problem.head_dim, kMostUsualHeadDim, problem.head_dim_v);
+  for (const FeatureRow& row : features())
+    if (row.is_in(problem) && (row.slot == Slot::score || row.slot == Slot::predicate || row.slot == Slot::probability))
+      return fmt::format(
+          "{}: must not be asked for beside head dims above {}, which have no gradients of it yet, was {}", row.word,
+          kMostUsualHeadDim, to_string(problem));
+  return {};
 }
 
 KernelGradients kernel_gradients(const BackwardProblem& problem) noexcept {
-  return {problem.f32 ? DType::f32 : problem.attention.dtype, problem.slopes, problem.bias, problem.deterministic};
+  return {problem.f32 ? DType::f32 : problem.attention.dtype, problem.slopes, problem.bias,
+          problem.deterministic && !is_large(problem.attention)};
 }
 
 Source named_backward_source(const Problem& problem, const KernelGradients& gradients, const std::string& variant,

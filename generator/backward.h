@@ -16,12 +16,15 @@ Problem backward_problem(const Problem& problem);
 
 // From so many queries on the fastest tiles are the same for all calls.
 constexpr std::int64_t kManyQueries = 2048;
-// For a problem that has backward kernels. has_tensor_maps: whether the call's tensors may have them.
+// For a problem that has backward kernels; throws Error(unsupported) where the architecture has none. has_tensor_maps:
+// whether the call's tensors may have them.
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
                                          std::int64_t seqlen_q = kManyQueries, bool has_tensor_maps = true);
 // What calls for the problem take, each once: of many queries, of fewer, and those that the Hopper family does not
 // suit.
 std::vector<BackwardVariant> default_backward_variants(const Problem& problem, const Architecture& architecture);
+// Empty where head dims have gradients of what the problem asks for, on some architecture.
+std::string why_no_gradients(const Problem& problem);
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);
 // Throws Error(invalid_argument) with that line, and what validate throws.
@@ -31,7 +34,7 @@ void require_legal(const BackwardProblem& problem, const BackwardVariant& varian
 // before it is rounded.
 struct QueryLayout {
   int rows = 1;           // of which a head's queries are padded to a multiple
-  int columns;            // of dQ
+  int columns;            // of dQ; 0: its sums need no memory
   bool is_whole = false;  // whether no kernel need stand before it and behind it, but for counters that are 0
   int adders;             // that take turns at the dQ of a tile of queries, where that is deterministic
 };
@@ -44,14 +47,21 @@ std::size_t row_tiles_offset(const Problem& problem);
 int block_q(const BackwardVariant& variant) noexcept;
 int block_kv(const BackwardVariant& variant) noexcept;
 
+// Where no register file holds the sums of more than one gradient, each has a kernel of its own.
+enum class GradientPass { all, values, keys, queries };
+
 // What a kernel makes, beside dq, and how.
 struct KernelGradients {
   DType of_keys;                      // dtype of dk and dv: of k and v, or f32
   bool slopes = false, bias = false;  // which the mma family alone has
   bool deterministic = false;         // dq is summed in the same order in every run
+  GradientPass pass = GradientPass::all;
 };
 std::string to_string(const KernelGradients& gradients);  // "bf16-dslopes-dbias-deterministic"
 KernelGradients kernel_gradients(const BackwardProblem& problem) noexcept;
+// Those of each kernel that shares them out, the one of keys first; where one has them all, that alone.
+std::vector<KernelGradients> shared_out(const Problem& problem, const KernelGradients& gradients);
+KernelGradients of_pass(const Problem& problem, const KernelGradients& gradients, GradientPass pass);
 
 // problem: of backward_problem, without scores of users'. variant: a legal one.
 PlainKernel render_backward(const Problem& problem, const BackwardVariant& variant, const KernelGradients& gradients,

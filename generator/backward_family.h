@@ -39,6 +39,14 @@ struct BackwardEstimate {
 BackwardEstimate backward_estimate(const Problem& problem, const MmaBackwardVariant& variant);
 BackwardEstimate backward_estimate(const Problem& problem, const HopperBackwardVariant& variant);
 
+// Of head dims above 256, each gradient by a kernel of its own: generator/kernels/hopper_large_backward.cpp.
+int large_backward_smem_bytes(const Problem& problem);
+std::string why_illegal_large_backward(const Problem& problem, const HopperBackwardVariant& variant);
+// gradients: of a pass.
+PlainKernel render_large_backward(const Problem& problem, const HopperBackwardVariant& variant,
+                                  const KernelGradients& gradients, ConfigText config, const Architecture& architecture,
+                                  const Templates& templates);
+
 // As of generator/backward.h.
 std::string why_illegal(const Problem& problem, const MmaBackwardVariant& variant, const Architecture& architecture);
 std::string why_illegal(const Problem& problem, const HopperBackwardVariant& variant, const Architecture& architecture);

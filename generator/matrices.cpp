@@ -400,6 +400,20 @@ std::string differentiate(const DerivativeMatrix& m) {
   return "  template <class Upper, class Lower>\n" + function("differentiate(Upper upper, Lower lower)", body);
 }
 
+std::string issue_derivatives(std::string_view name, std::string_view registers, int steps, const DerivativeMatrix& m) {
+  if (m.steps_of_piece == 0) return issue(name, registers, m.dtype, m.queries, steps);
+  return issue_pieces(name, registers, m.dtype, m.queries, steps, m.steps_of_piece);
+}
+
+// P in f32 to pairs of elements, where dP is not there.
+std::string keep_probabilities(const DerivativeMatrix& m) {
+  Statement statement;
+  for (int i = 0; i < m.queries / 4; ++i)
+    statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.probabilities, i, m.scores, 2 * i + 1,
+                   m.scores, 2 * i);
+  return function("keep_probabilities()", statement.text());
+}
+
 // Rows of memory are queries. Sixteen of them at a time.
 std::string store_transposed(std::string_view signature, std::string_view registers, const DerivativeMatrix& m) {
   Statement statement;
@@ -416,8 +430,7 @@ std::string render(const ScoreMatrix& m) {
       fmt::format("  static constexpr int kColumns = {};\n", m.keys) + declare("f32", m.registers, m.keys / 2) +
       (m.steps_of_piece > 0 ? issue_pieces("issue", m.registers, m.dtype, m.keys, m.steps, m.steps_of_piece)
                             : issue("issue", m.registers, m.dtype, m.keys, m.steps)) +
-      clear(m) +
-      add(m) + hide(m) + maximum(m) + subtract(m) + exponentiate(m);
+      clear(m) + add(m) + hide(m) + maximum(m) + subtract(m) + exponentiate(m);
   if (is_of_8_bits(m.dtype)) functions += multiply(m.registers, m.keys / 2);
   if (m.transforms) functions += transform(m.registers, m.keys);
   if (!m.probabilities.empty()) functions += exponentiate_and_drop(m);
@@ -469,9 +482,10 @@ std::string render(const DerivativeMatrix& m) {
     declarations += fmt::format("    asm volatile(\".reg .{} {}<{}>;\");\n", type, registers, count);
   return structure(m.type, fmt::format("  static constexpr int kQueries = {};\n", m.queries) +
                                function("declare()", declarations) +
-                               issue("issue_scores", m.scores, m.dtype, m.queries, m.score_steps) +
-                               issue("issue_gradients", m.gradients, m.dtype, m.queries, m.gradient_steps) +
+                               issue_derivatives("issue_scores", m.scores, m.score_steps, m) +
+                               issue_derivatives("issue_gradients", m.gradients, m.gradient_steps, m) +
                                transform(m.scores, m.queries) + differentiate(m) +
+                               (m.steps_of_piece > 0 ? keep_probabilities(m) : "") +
                                store_transposed("store_probabilities(SmemAddress at)", m.probabilities, m) +
                                store_transposed("store_derivatives(SmemAddress at)", m.derivatives, m));
 }

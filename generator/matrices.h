@@ -70,6 +70,8 @@ struct DerivativeMatrix {
   int queries;                      // columns: a multiple of 16 up to 256
   int score_steps, gradient_steps;  // of 16, along the head dims
   int row_bytes;                    // in a panel of dS
+  // Of a piece of the head dims, where keys or queries come piece by piece; 0: they come at once.
+  int steps_of_piece = 0;
 };
 std::string render(const DerivativeMatrix& matrix);
 

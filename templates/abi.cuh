@@ -428,6 +428,21 @@ struct BackwardRowTiles {
 };
 // Of queries, of a job that has rows: whole tiles, and a row for each thread at most.
 constexpr int backward_job_rows(int block_q) { return 256 / block_q * block_q; }
+// Those of kernels/hopper_large_backward.cuh, each of which makes one gradient. Tensor maps likewise: boxes have 64
+// rows, those of `added` kLargeBackwardRows.
+constexpr int kLargeBackwardRows = 16;
+struct HopperLargeBackwardArguments {
+  TensorMap q, k, v, dout;
+  TensorMap added;  // what is added up: of dout for dV, of q for dK, of k for dQ
+  // What kernels/backward_rows.cuh makes, of [batch, head, query]; and rows of a head there:
+  const float *lse_log2, *row_sums;
+  long long rows_of_head;
+  char* gradient;
+  RowStrides gradient_strides;
+  ForwardSizes
+      sizes;    // num_q_tiles: of 64 queries; heads_per_section: of keys, of dQ of queries; scale_log2 with its sign
+  float scale;  // what the gradient is multiplied by
+};
 struct BackwardClearArguments {
   unsigned* counters;  // to be 0
   long long count;

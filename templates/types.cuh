@@ -24,6 +24,7 @@ enum class NamedBarrier : uint32 {
   first_warpgroup = 5,  // likewise
   query_flipped = 1,    // for a negative scale, by the streams of large heads
   derivatives = 1,      // of the scores, by the warpgroups of a backward kernel
+  first_stream = 1,     // of two, each by itself, of the backward kernels of large heads
 };
 
 enum class Pipeline { serial, overlap, rotate };

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "generator/arguments.h"
 #include "generator/backward_family.h"
@@ -162,17 +163,19 @@ HopperBackwardVariant default_hopper_backward(const Problem& problem, std::int64
 }
 
 std::vector<HopperBackwardVariant> hopper_backward_candidates(const Problem& problem) {
+  if (is_large(problem)) return {of_head_dims(problem)};
   return {of_head_dims(problem), transposed(of_head_dims(problem))};
 }
 
 BackwardEstimate backward_estimate(const Problem& problem, const HopperBackwardVariant& variant) {
-  return {.smem_bytes = smem_bytes(problem, variant)};
+  return {.smem_bytes = is_large(problem) ? large_backward_smem_bytes(problem) : smem_bytes(problem, variant)};
 }
 
 std::string why_illegal(const Problem& problem, const HopperBackwardVariant& variant,
                         const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return must("architecture of the hopper family", "sm_90a", architecture.name);
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
+  if (is_large(problem)) return why_illegal_large_backward(problem, variant);
   for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability})
     if (has_part(slot, problem)) return must("family", "mma for " + to_string(problem), family_name(variant));
   if (std::string why = why_not_shared_out(problem, variant); !why.empty()) return why;
@@ -187,6 +190,8 @@ std::size_t row_tiles_offset(const Problem& problem) {
 }
 
 QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& variant) {
+  // Rows go one by one before kernels of large heads, which round each sum themselves.
+  if (is_large(problem)) return {.columns = 0, .adders = 1};
   const int part_columns = columns_of_part(problem, variant);
   return {.rows = variant.block_q,
           .columns = parts_are_rows(variant)         ? part_columns
@@ -199,6 +204,11 @@ QueryLayout query_layout(const Problem& problem, const HopperBackwardVariant& va
 PlainKernel render_backward(const Problem& problem, const HopperBackwardVariant& variant,
                             const KernelGradients& gradients, const Architecture& architecture,
                             const Templates& templates) {
+  if (is_large(problem)) {
+    ConfigText config = backward_config(problem, gradients);
+    add_to(config, kTunables, variant);
+    return render_large_backward(problem, variant, gradients, std::move(config), architecture, templates);
+  }
   PlainKernel kernel{};
   kernel.threads = kThreads;
   constexpr std::size_t kAlignment = alignof(HopperBackwardArguments);

@@ -127,6 +127,8 @@ BackwardEstimate backward_estimate(const Problem& problem, const MmaBackwardVari
 std::string why_illegal(const Problem& problem, const MmaBackwardVariant& variant, const Architecture& architecture) {
   std::string why = why_out_of_range(kTunables, variant);
   if (!why.empty()) return why;
+  if (is_large(problem))
+    return must("family", fmt::format("hopper for head dims above {}", kMostUsualHeadDim), family_name(variant));
   if (!can_be_shared_out(variant))
     return must("warps", "such that they share out rows and columns alike", spell_variant(variant));
   if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)

@@ -32,8 +32,8 @@ struct MmaBackwardVariant {
   int stages = 1;      // tiles of queries in shared memory: 1 or 2
 };
 // That of the Hopper family, for sm_90a, masks that are spans of keys (causal, window, chunk, prefix), head dims that
-// are both up to 64, both up to 128 with a head_dim above 64, or both from 200 to 256, and tensors q, k, v, dout and
-// out that are not empty and have no stride of 0: hopper-q64-kv128
+// are both up to 64, both up to 128 with a head_dim above 64, both from 200 to 256, or above 256 and equal, and tensors
+// q, k, v, dout and out that are not empty and have no stride of 0: hopper-q64-kv128
 struct HopperBackwardVariant {
   int block_q = 64;    // queries of one step: 64 for a head_dim above 64, or 80 up to 128; else 128
   int block_kv = 128;  // keys and values of a thread block: 128 for head dims up to 128, else 64
@@ -95,7 +95,8 @@ struct Gradients {
 // Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, as text,
 // is differentiated by the score, as docs/masks-and-scores.md says; what it captures gets no gradient, and a function
 // in it that has no derivative is Error(compile_failed). page_table, batch_indices_kv and k and v of e4m3 have no
-// kernels yet: Error(unsupported) names the option. Ragged batches get a kernel of mma.sync unless another is named.
+// kernels yet: Error(unsupported) names the option. So it does of head dims above 256, where these are not equal or above
+// 512, where the architecture is not sm_90a, and where scores are changed or masked by more than spans of keys. Ragged batches get a kernel of mma.sync unless another is named.
 //
 // Kernels are made at the first call, or ahead of it by Engine::prepare_backward: of the Hopper family where that has
 // them and there are 64 queries or more, else of mma.sync. dq is a sum by atomic additions in f32, whose order, and so

@@ -114,24 +114,38 @@ std::array<std::pair<const char*, const Tensor*>, 5> mapped_tensors(const Backwa
   const GivenGradients& given = call.given;
   return {{{"q", &given.q}, {"k", &given.k}, {"v", &given.v}, {"dout", &given.dout}, {"out", &given.out}}};
 }
+void require_tensor_maps(const BackwardCall& call) {
+  for (const auto& [name, tensor] : mapped_tensors(call)) require_tensor_map(name, *tensor);
+}
 bool may_take_hopper(const BackwardCall& call) {
   const auto tensors = mapped_tensors(call);
   return std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return has_tensor_map(*each.second); });
 }
+
+bool has_elements(const Tensor& tensor) noexcept {
+  return std::find(tensor.shape.begin(), tensor.shape.end(), 0) == tensor.shape.end();
+}
+// Of a query and a key; where there is none all gradients are 0.
+bool has_pairs(const BackwardCall& call) noexcept { return has_elements(call.given.q) && has_elements(call.given.k); }
 
 BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& architecture,
                                const std::optional<BackwardVariant>& recorded) {
   const std::optional<BackwardVariant>& asked = call.given.backward.variant;
   const Problem& problem = call.forward.problem;
   if (!asked) {
+    if (generator::is_large(problem)) {  // which no other family has
+      const BackwardVariant variant = generator::default_backward_variant(problem, architecture);
+      if (has_pairs(call)) require_tensor_maps(call);
+      return variant;
+    }
     const bool may_be_hopper = may_take_hopper(call);
     if (recorded && (may_be_hopper || !std::holds_alternative<HopperBackwardVariant>(*recorded))) return *recorded;
     return generator::default_backward_variant(problem, architecture, call.forward.seqlen_q, may_be_hopper);
   }
   const std::string why = generator::why_illegal(problem, *asked, architecture);
   if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
-  if (std::holds_alternative<HopperBackwardVariant>(*asked))
-    for (const auto& [name, tensor] : mapped_tensors(call)) require_tensor_map(name, *tensor);
+  const bool has_maps = std::holds_alternative<HopperBackwardVariant>(*asked);
+  if (has_maps && (has_pairs(call) || !generator::is_large(problem))) require_tensor_maps(call);
   return *asked;
 }
 
@@ -162,6 +176,7 @@ bool BackwardCall::nothing_to_do() const noexcept {
 }
 
 bool is_whole(const BackwardCall& call) { return layout_of(call).is_whole; }
+bool is_in_passes(const BackwardCall& call) { return generator::is_large(call.forward.problem); }
 std::int64_t padded_seqlen(const BackwardCall& call) {
   const int rows = layout_of(call).rows;
   if (call.forward.problem.ragged && rows > 1) return query_places(call) * rows;
@@ -176,11 +191,8 @@ BackwardCall validate_backward(const GivenGradients& given) {
   BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}, 0, {}};
   if (call.forward.problem.e4m3)
     throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");
-  for (const auto& [name, tensor] : {std::pair{"q", &given.q}, {"v", &given.v}})
-    if (const std::int64_t dim = tensor->shape[head_dim_dim]; dim > generator::kMostUsualHeadDim)
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("{}: head_dim must be at most {}, larger ones have no backward kernels yet, was {}", name,
-                              generator::kMostUsualHeadDim, dim));
+  if (const std::string why = generator::why_no_gradients(call.forward.problem); !why.empty())
+    throw Error(ErrorCode::unsupported, why);
   call.forward.problem = generator::backward_problem(call.forward.problem);
   const Dims out = call.forward.out_shape();
   Operands& operands = call.forward.operands;
@@ -217,9 +229,9 @@ BackwardScratch backward_scratch(const BackwardCall& call) {
   const Dims& q = call.given.q.shape;
   BackwardScratch scratch;
   scratch.rows = Tensor(nullptr, DType::f32, {2 * rows_of_all(call) + counters_of(call)});
-  if (call.given.into.dq)
-    scratch.dq =
-        Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), layout_of(call).columns});
+  const int columns = layout_of(call).columns;
+  if (call.given.into.dq && columns > 0)
+    scratch.dq = Tensor(nullptr, DType::f32, {q[batch_dim], q[heads_dim], padded_seqlen(call), columns});
   scratch.slopes = slope_gradient_sums(call);
   scratch.bias = bias_gradient_sums(call);
   scratch.key_tiles = key_tile_list(call), scratch.row_tiles = row_tile_list(call);
@@ -256,7 +268,7 @@ PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Archite
   arguments.dout = static_cast<const char*>(given.dout.data);
   arguments.out_strides = row_strides(given.out), arguments.dout_strides = row_strides(given.dout);
   arguments.chunks = chunks_of(given.out.shape[head_dim_dim]);
-  if (given.into.dq) arguments.dq_chunks = chunks_of(call.scratch.dq.shape[3]);
+  if (call.scratch.dq.data) arguments.dq_chunks = chunks_of(call.scratch.dq.shape[3]);
   arguments.rows = rows_of(call, arguments.chunks);
   arguments.dq = floats(call.scratch.dq);
   PlainLaunch made = row_launch(backward_prepare_kernel(given.q.dtype, architecture, kernels), arguments.rows);
@@ -378,6 +390,89 @@ PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& a
   return made;
 }
 
+// --- Large heads: a launch for each gradient
+// --------------------------------------------------------------------------
+
+namespace {
+
+using generator::GradientPass;
+
+// What a pass makes, and what it adds up.
+struct LargePass {
+  const std::optional<Tensor>& gradient;
+  const Tensor& added;
+  float scale;
+};
+LargePass large_pass(const BackwardCall& call, GradientPass pass) {
+  const GivenGradients& given = call.given;
+  if (pass == GradientPass::values) return {given.into.dv, given.dout, 1.0f};
+  if (pass == GradientPass::keys) return {given.into.dk, given.q, call.forward.softmax_scale};
+  return {given.into.dq, given.k, call.forward.softmax_scale};
+}
+
+// All tensors have elements.
+generator::ForwardSizes large_sizes(const BackwardCall& call, GradientPass pass) {
+  generator::ForwardSizes sizes = make_forward_arguments(call.forward, MmaVariant{}).sizes;
+  sizes.scale_log2 = std::copysign(sizes.scale_log2, call.forward.softmax_scale);
+  sizes.num_q_tiles = static_cast<int>(query_places(call));
+  sizes.heads_per_section = clamp_section(call, heads_in(call, kSectionBytes));
+  if (pass == GradientPass::queries) sizes.heads_per_section *= sizes.heads_per_group;
+  return sizes;
+}
+
+void add_large_maps(Launch& launch, const BackwardCall& call, const Tensor& added) {
+  using Arguments = generator::HopperLargeBackwardArguments;
+  const Problem& problem = call.forward.problem;
+  const GivenGradients& given = call.given;
+  const int columns = generator::panels_of(problem.head_dim).columns;
+  const auto add_map = [&](std::size_t offset, const Tensor& tensor, int rows) {
+    launch.maps[launch.map_count++] = {offset, &tensor, {columns, 1, rows}, problem.ragged};
+  };
+  add_map(offsetof(Arguments, q), given.q, generator::block_q(call.variant));
+  add_map(offsetof(Arguments, k), given.k, generator::block_kv(call.variant));
+  add_map(offsetof(Arguments, v), given.v, generator::block_kv(call.variant));
+  add_map(offsetof(Arguments, dout), given.dout, generator::block_q(call.variant));
+  add_map(offsetof(Arguments, added), added, generator::kLargeBackwardRows);
+}
+
+PlainLaunch make_large_launch(const BackwardCall& call, GradientPass pass, const Architecture& architecture,
+                              PlainKernels& kernels) {
+  const Problem& problem = call.forward.problem;
+  const bool of_queries = pass == GradientPass::queries;
+  const generator::PlainKernel& kernel = backward_kernel(
+      problem, call.variant, generator::of_pass(problem, kernel_gradients(call), pass), architecture, kernels);
+  const std::int64_t blocks =
+      of_queries ? call.forward.num_heads_q * most_query_tiles(call) : call.forward.num_heads_kv * most_key_tiles(call);
+  PlainLaunch made = plain_launch(kernel, blocks, of_queries ? "q" : "k");
+  const LargePass of = large_pass(call, pass);
+  generator::HopperLargeBackwardArguments arguments{};
+  arguments.lse_log2 = lse_log2(call), arguments.row_sums = row_sums(call);
+  arguments.rows_of_head = padded_seqlen(call);
+  arguments.gradient = data_of(of.gradient), arguments.gradient_strides = strides_of(of.gradient);
+  arguments.sizes = large_sizes(call, pass);
+  arguments.scale = of.scale;
+  made.launch.write_argument(0, arguments);
+  add_large_maps(made.launch, call, of.added);
+  const Tensor& list = of_queries ? call.scratch.row_tiles : call.scratch.key_tiles;
+  set_part_arguments(made.launch, call.forward, sizeof(arguments), static_cast<std::byte*>(list.data));
+  return made;
+}
+
+}  // namespace
+
+PlainLaunch make_value_gradient_launch(const BackwardCall& call, const Architecture& architecture,
+                                       PlainKernels& kernels) {
+  return make_large_launch(call, GradientPass::values, architecture, kernels);
+}
+PlainLaunch make_key_gradient_launch(const BackwardCall& call, const Architecture& architecture,
+                                     PlainKernels& kernels) {
+  return make_large_launch(call, GradientPass::keys, architecture, kernels);
+}
+PlainLaunch make_query_gradient_launch(const BackwardCall& call, const Architecture& architecture,
+                                       PlainKernels& kernels) {
+  return make_large_launch(call, GradientPass::queries, architecture, kernels);
+}
+
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
                                         PlainKernels& kernels) {
   const GivenGradients& given = call.given;
@@ -393,6 +488,31 @@ PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architec
   return made;
 }
 
+namespace {
+
+// Where no pair is the gradients of what there is are cleared, if that of a ragged batch was not done yet.
+std::vector<MakeBackwardLaunch> launches_of_passes(const BackwardCall& call) {
+  struct Row {
+    const std::optional<Tensor>& gradient;
+    MakeBackwardLaunch pass, clear;
+  };
+  const GradientTensors& into = call.given.into;
+  const bool is_ragged = call.forward.problem.ragged;
+  std::vector<MakeBackwardLaunch> launches;
+  for (const auto& [gradient, pass, clear] : {Row{into.dv, make_value_gradient_launch, make_clear_dv_launch},
+                                              {into.dk, make_key_gradient_launch, make_clear_dk_launch},
+                                              {into.dq, make_query_gradient_launch, make_clear_dq_launch}}) {
+    if (!gradient || !has_elements(*gradient)) continue;
+    if (has_pairs(call))
+      launches.push_back(pass);
+    else if (!is_ragged)
+      launches.push_back(clear);
+  }
+  return launches;
+}
+
+}  // namespace
+
 std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call) {
   std::vector<MakeBackwardLaunch> launches;
   const GradientTensors& into = call.given.into;
@@ -401,16 +521,19 @@ std::vector<MakeBackwardLaunch> backward_launches(const BackwardCall& call) {
   if (call.has_rows()) {
     if (call.forward.problem.ragged) {
       launches.push_back(make_key_tiles_launch);
-      if (is_whole(call)) launches.push_back(make_row_tiles_launch);
-      if (is_whole(call) && into.dq) launches.push_back(make_clear_dq_launch);
+      if (wants_row_tiles(call)) launches.push_back(make_row_tiles_launch);
+      if ((is_whole(call) || is_in_passes(call)) && into.dq) launches.push_back(make_clear_dq_launch);
       if (into.dk) launches.push_back(make_clear_dk_launch);
       if (into.dv) launches.push_back(make_clear_dv_launch);
     }
     if (counters_of(call) > 0) launches.push_back(make_counters_clear_launch);
     if (!is_whole(call)) launches.push_back(make_backward_prepare_launch);
-    if (into.dq || into.dk || into.dv || of_options.of_scores() || is_whole(call))
+    if (is_in_passes(call)) {
+      for (const MakeBackwardLaunch make : launches_of_passes(call)) launches.push_back(make);
+    } else if (into.dq || into.dk || into.dv || of_options.of_scores() || is_whole(call)) {
       launches.push_back(make_backward_launch);
-    if (into.dq && !is_whole(call)) launches.push_back(make_backward_finish_launch);
+    }
+    if (into.dq && !is_whole(call) && !is_in_passes(call)) launches.push_back(make_backward_finish_launch);
   }
   if (of_options.sinks) launches.push_back(make_sink_gradient_launch);
   if (of_options.slopes) launches.push_back(make_slope_gradient_launch);

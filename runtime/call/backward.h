@@ -57,6 +57,8 @@ void add_scratch(BackwardCall& call, const BackwardScratch& scratch);
 
 // Whether the launch of gradients prepares its rows and finishes dq itself.
 bool is_whole(const BackwardCall& call);
+// Whether dq, dk and dv have a launch each, which finishes it.
+bool is_in_passes(const BackwardCall& call);
 // Of f32.
 float* floats(const Tensor& tensor);
 // In the memory of rows.
@@ -72,6 +74,11 @@ PlainLaunch make_counters_clear_launch(const BackwardCall& call, const Architect
 PlainLaunch make_backward_prepare_launch(const BackwardCall& call, const Architecture& architecture,
                                          PlainKernels& kernels);
 PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
+PlainLaunch make_value_gradient_launch(const BackwardCall& call, const Architecture& architecture,
+                                       PlainKernels& kernels);
+PlainLaunch make_key_gradient_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);
+PlainLaunch make_query_gradient_launch(const BackwardCall& call, const Architecture& architecture,
+                                       PlainKernels& kernels);
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
                                         PlainKernels& kernels);
 // What makes the launches of a call, one after the other: those above that it wants, and those of its options.

@@ -67,8 +67,9 @@ const PlainKernel& bias_gradient_kernel(DType dtype, const Architecture& archite
 
 const PlainKernel& backward_kernel(const BackwardProblem& problem, const BackwardVariant& variant,
                                    const Architecture& architecture, PlainKernels& kernels) {
-  return backward_kernel(generator::backward_problem(problem.attention), variant, generator::kernel_gradients(problem),
-                         architecture, kernels);
+  const generator::KernelGradients gradients = generator::kernel_gradients(problem);
+  return backward_kernel(generator::backward_problem(problem.attention), variant,
+                         generator::shared_out(problem.attention, gradients).front(), architecture, kernels);
 }
 
 std::vector<const PlainKernel*> kernels_beside(const BackwardProblem& problem,
@@ -78,17 +79,30 @@ std::vector<const PlainKernel*> kernels_beside(const BackwardProblem& problem,
   const auto is_whole = [&](const BackwardVariant& variant) {
     return generator::query_layout(attention, variant).is_whole;
   };
+  const auto sums_queries = [&](const BackwardVariant& variant) {
+    return generator::query_layout(attention, variant).columns > 0;
+  };
+  const auto clears_queries = [&](const BackwardVariant& variant) {
+    return is_whole(variant) || !sums_queries(variant);
+  };
   std::vector<const PlainKernel*> beside;
   if (problem.deterministic || problem.bias || std::any_of(variants.begin(), variants.end(), is_whole))
     beside.push_back(&backward_clear_kernel(architecture, kernels));
   if (!std::all_of(variants.begin(), variants.end(), is_whole)) {
     beside.push_back(&backward_prepare_kernel(attention.dtype, architecture, kernels));
-    beside.push_back(&backward_finish_kernel(attention.dtype, architecture, kernels));
+    if (std::any_of(variants.begin(), variants.end(), sums_queries))
+      beside.push_back(&backward_finish_kernel(attention.dtype, architecture, kernels));
+  }
+  for (const BackwardVariant& variant : variants) {
+    const auto passes = generator::shared_out(attention, generator::kernel_gradients(problem));
+    for (std::size_t i = 1; i < passes.size(); ++i)
+      beside.push_back(
+          &backward_kernel(generator::backward_problem(attention), variant, passes[i], architecture, kernels));
   }
   if (attention.ragged) {
     beside.push_back(&key_tiles_kernel(architecture, kernels));
     beside.push_back(&backward_clear_rows_kernel(problem.f32 ? DType::f32 : attention.dtype, architecture, kernels));
-    if (problem.f32 && std::any_of(variants.begin(), variants.end(), is_whole))  // of dq
+    if (problem.f32 && std::any_of(variants.begin(), variants.end(), clears_queries))  // of dq
       beside.push_back(&backward_clear_rows_kernel(attention.dtype, architecture, kernels));
   }
   if (problem.sinks) beside.push_back(&sink_gradient_kernel(architecture, kernels));

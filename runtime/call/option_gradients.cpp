@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "generator/features.h"
+#include "generator/plan.h"
 #include "runtime/call/backward_kernels.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/operands.h"
@@ -112,8 +113,9 @@ OptionGradients option_gradients(const BackwardCall& call) noexcept {
 
 generator::KernelGradients kernel_gradients(const BackwardCall& call) noexcept {
   const OptionGradients of_options = option_gradients(call);
+  const bool takes_turns = !generator::is_large(call.forward.problem);  // where dq is deterministic
   return {call.key_gradient, of_options.slopes, of_options.bias,
-          call.given.backward.deterministic && call.given.into.dq.has_value()};
+          takes_turns && call.given.backward.deterministic && call.given.into.dq.has_value()};
 }
 
 Tensor slope_gradient_sums(const BackwardCall& call) {

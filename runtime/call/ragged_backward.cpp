@@ -28,7 +28,8 @@ std::int64_t places(const Tensor& tensor, const Tensor* offsets, std::int64_t se
 }
 
 Tiling row_tiling(const BackwardCall& call) {
-  return {.block_q = generator::backward_job_rows(generator::block_q(call.variant))};
+  const int block_q = generator::block_q(call.variant);
+  return {.block_q = is_whole(call) ? generator::backward_job_rows(block_q) : block_q};
 }
 
 std::byte* bytes_of(const Tensor& list) { return static_cast<std::byte*>(list.data); }
@@ -117,6 +118,10 @@ void check_places_of_gradients(const AttentionOptions& opts) {
       throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given, it has no backward kernels yet", name));
 }
 
+bool wants_row_tiles(const BackwardCall& call) {
+  return call.forward.problem.ragged && (is_whole(call) || (is_in_passes(call) && call.given.into.dq));
+}
+std::int64_t most_query_tiles(const BackwardCall& call) { return most_clusters(call.forward, row_tiling(call)); }
 std::int64_t query_places(const BackwardCall& call) {
   return places(call.given.q, call.forward.ragged.cu_seqlens_q, call.forward.batch, generator::block_q(call.variant));
 }
@@ -132,8 +137,7 @@ Tensor key_tile_list(const BackwardCall& call) {
   return call.forward.problem.ragged ? list_of(most_key_tiles(call)) : Tensor();
 }
 Tensor row_tile_list(const BackwardCall& call) {
-  const bool has_list = call.forward.problem.ragged && is_whole(call);
-  return has_list ? list_of(most_clusters(call.forward, row_tiling(call))) : Tensor();
+  return wants_row_tiles(call) ? list_of(most_clusters(call.forward, row_tiling(call))) : Tensor();
 }
 generator::BackwardRowTiles row_tiles(const BackwardCall& call) {
   return {ragged_arguments(call.forward, bytes_of(call.scratch.row_tiles))};

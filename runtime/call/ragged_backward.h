@@ -38,8 +38,12 @@ std::int64_t key_places(const BackwardCall& call);
 // Tiles of all heads of keys, at most.
 std::int64_t most_key_tiles(const BackwardCall& call);
 
-// The list, and that of rows where the launch of gradients prepares these itself (generator::BackwardRowTiles), in
-// words, without memory; empty where there is none.
+// Likewise of rows of queries, of one head.
+std::int64_t most_query_tiles(const BackwardCall& call);
+
+// The list, and that of rows where the launch of gradients prepares these itself (generator::BackwardRowTiles) or dq
+// has a launch of its own, in words, without memory; empty where there is none.
+bool wants_row_tiles(const BackwardCall& call);
 Tensor key_tile_list(const BackwardCall& call);
 Tensor row_tile_list(const BackwardCall& call);
 generator::BackwardRowTiles row_tiles(const BackwardCall& call);

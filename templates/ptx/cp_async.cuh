@@ -16,6 +16,11 @@ __device__ __forceinline__ void cp_async_16_zero_fill(SmemAddress dst, const voi
                : "memory");
 }
 
+// cp.async.ca.shared.global [dst], [src], 4;                                                 PTX ISA 7.0, sm_80
+__device__ __forceinline__ void cp_async_4(SmemAddress dst, const void* src) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+}
+
 // cp.async.commit_group;                                                                     PTX ISA 7.0, sm_80
 __device__ __forceinline__ void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
