@@ -7,6 +7,7 @@
 #include "tests/gpu/attention_case.h"
 #include "tests/gpu/driver_calls.h"
 #include "tests/support/backward_case.h"
+#include "tests/support/ragged_backward_case.h"
 
 namespace {
 
@@ -51,6 +52,23 @@ TEST_SUITE("sanitizer") {
         c.deterministic = queries == 330;
         c.check(shared_engine(), queries == 81);
       }
+  }
+  TEST_CASE("gradients of large heads, of lengths that end within a block") {
+    if (!has_hopper()) {
+      MESSAGE("device 0 is not of sm_90a: nothing to test");
+      return;
+    }
+    for (const int head_dim : {264, 512})
+      for (const bool causal : {false, true}) {
+        CAPTURE(head_dim);
+        CAPTURE(causal);
+        Case c({.batch = 1, .seqlen_q = 200, .seqlen_kv = 270, .head_dim = head_dim, .head_dim_v = head_dim});
+        c.options.causal = causal;
+        c.check(shared_engine(), causal);
+      }
+    Case packed = tests::packed_case(320, 320);
+    packed.options.causal = true;
+    packed.check(shared_engine());
   }
   TEST_CASE("gradients of sinks, slopes and biases") {
     for (const int head_dim : {64, 128, 256})
@@ -110,6 +128,56 @@ TEST_CASE("gradients of long sequences, with windows and grouped heads") {
     if (head_dim != 128 || !has_hopper()) continue;
     c.variant = parse_backward_variant(kSteps);
     c.check(shared_engine());
+  }
+}
+
+TEST_CASE("gradients of large heads of every kind, below every mask that is a span") {
+  if (!has_hopper()) {
+    MESSAGE("device 0 is not of sm_90a: nothing to test");
+    return;
+  }
+  for (int head_dim = 264; head_dim <= kLargestHeadDimV; head_dim += 8)
+    for (int mask = 0; mask < 4; ++mask) {
+      CAPTURE(head_dim);
+      CAPTURE(mask);
+      Case c({.batch = 1, .seqlen_q = 333, .seqlen_kv = 450, .head_dim = head_dim, .head_dim_v = head_dim},
+             head_dim % 16 == 0 ? DType::bf16 : DType::f16);
+      if (mask == 1) c.options.causal = true;
+      if (mask == 2) c.options.window = {100, 30};
+      if (mask == 3) c.options.chunk = 70, c.options.causal = true;
+      if (mask == 2) c.dlse = HostTensor::random_normal(DType::f32, c.lse_shape(), 5);
+      c.check(shared_engine(), mask == 3);
+    }
+  for (const int head_dim : {264, 512})
+    for (const bool causal : {false, true}) {
+      CAPTURE(head_dim);
+      Case packed = tests::packed_case(head_dim, head_dim);
+      packed.options.causal = causal;
+      packed.check(shared_engine());
+      Case lengthy({.batch = 1,
+                    .seqlen_q = 1500,
+                    .seqlen_kv = 2100,
+                    .num_heads_q = 6,
+                    .num_heads_kv = 2,
+                    .head_dim = head_dim,
+                    .head_dim_v = head_dim});
+      lengthy.options.causal = causal;
+      lengthy.check(shared_engine());
+    }
+}
+
+TEST_CASE("all gradients of large heads have the same bits in every one of 300 runs") {
+  if (!has_hopper()) {
+    MESSAGE("device 0 is not of sm_90a: nothing to test");
+    return;
+  }
+  const Case c({.batch = 1, .seqlen_q = 1500, .seqlen_kv = 1500, .head_dim = 512, .head_dim_v = 512});
+  const Case::Made first = c.make(shared_engine());
+  for (int run = 0; run < 300; ++run) {
+    const Case::Made again = c.make(shared_engine());
+    CHECK(again.dq.to_doubles() == first.dq.to_doubles());
+    CHECK(again.dk.to_doubles() == first.dk.to_doubles());
+    CHECK(again.dv.to_doubles() == first.dv.to_doubles());
   }
 }
 
