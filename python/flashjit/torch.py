@@ -39,8 +39,8 @@ _OPTIONS = (
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}"
 )
 _NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTIONS.split(", "))
-# Head dims above it have no backward kernels yet.
-_LARGEST_WITH_GRADIENTS = 256
+# Head dims above the first have backward kernels where those of q and v are alike, and not above the second.
+_LARGEST_USUAL, _LARGEST_WITH_GRADIENTS = 256, 512
 # What forward only hands on to its backward comes last.
 _FOR_BACKWARD = "bool deterministic=False"
 
@@ -336,12 +336,16 @@ def _require_head_dims_with_gradients(q: Tensor, v: Tensor, given: "Sequence[obj
     """given: what else the call has, which may be anything yet."""
     if q.dtype == torch.float64:  # of which the reference makes them
         return
+    if q.dim() == 0 or v.dim() == 0:
+        return
+    are_alike = q.shape[-1] == v.shape[-1] <= _LARGEST_WITH_GRADIENTS
     for name, rows in (("q", q), ("v", v)):
-        is_large = rows.dim() > 0 and rows.shape[-1] > _LARGEST_WITH_GRADIENTS
+        is_large = rows.shape[-1] > _LARGEST_USUAL and not are_alike
         if is_large and _wants_gradients([tensor for tensor in (q, *given) if isinstance(tensor, Tensor)]):
             raise flashjit.Unsupported(
-                f"{name}: head_dim must be at most {_LARGEST_WITH_GRADIENTS} where a gradient is required, larger ones have "
-                f"no backward kernels yet, was {rows.shape[-1]}")
+                f"{name}: head_dim must be at most {_LARGEST_USUAL} where a gradient is required, or up to "
+                f"{_LARGEST_WITH_GRADIENTS} and alike of q and v, larger ones have no backward kernels yet, was "
+                f"{rows.shape[-1]}")
 
 
 def _is_one_node(given: "Sequence[Tensor]", named: "dict[str, Tensor]") -> bool:
