@@ -9,11 +9,12 @@ peer."""
 import typing
 
 from attention_grid import BEST, Cell, described, grid, paper_cell, prefill, result, summarise, summary_by
-from attention_peers import BACKWARD_PEERS
+from attention_peers import ALL_BACKWARD_PEERS, BACKWARD_PEERS, LARGE_PEERS
 
 OVER_FORWARD = 2.5  # five products of matrices where forward has two
 WINDOW = 1024  # keys before the query's own
-PAPER, DETERMINISTIC = "paper", "deterministic"
+PAPER, DETERMINISTIC, LARGE = "paper", "deterministic", "large"
+LARGE_HEAD_DIM = 512  # which of PyTorch's back ends the memory-efficient one alone has
 # By head dim: the mma family's defaults where shared memory is large, and what may be faster, by the counting in
 # docs/kernels/backward.md.
 MMA = {64: "mma-q128-kv128-w8-r1-s1", 128: "mma-q64-kv128-w8-r1-s1", 256: "mma-q64-kv64-w8-r1-s1"}
@@ -52,6 +53,11 @@ class BackwardCell(typing.NamedTuple):
     def peers(self):
         return PEERS_OF_GROUP[self.group]
 
+    @property
+    def reference(self):
+        """The peer whose gradients others are compared with."""
+        return "efficient" if self.group == LARGE else "fa2"
+
     def flops(self):
         """Of the pairs that are seen."""
         return OVER_FORWARD * self.shape.flops() * share_of_pairs(self.shape.seqlen, self.window)
@@ -67,9 +73,10 @@ OTHER_SIDES = {
     "f32": lambda shape: {"f32": Problem(shape, dtype_kv="float32")},
     DETERMINISTIC: lambda shape: {"any_order": Problem(shape)},
     "variants": lambda shape: {name: Problem(shape, variant=name) for name in VARIANTS[shape.head_dim]},
+    LARGE: lambda shape: {},
 }
 PEERS_OF_GROUP = {PAPER: tuple(BACKWARD_PEERS), "grouped": tuple(BACKWARD_PEERS), "window": ("fa2", ), "f32": (),
-                  DETERMINISTIC: tuple(BACKWARD_PEERS), "variants": ()}
+                  DETERMINISTIC: tuple(BACKWARD_PEERS), "variants": (), LARGE: tuple(LARGE_PEERS)}
 GROUPS = {
     PAPER: grid,
     "grouped": lambda: [prefill(seqlen, 32, 8) for seqlen in (1024, 4096, 16384)],
@@ -77,6 +84,8 @@ GROUPS = {
     "f32": lambda: [paper_cell(head_dim, "causal", 4096) for head_dim in (64, 128, 256)],
     DETERMINISTIC: grid,
     "variants": lambda: [paper_cell(head_dim, mask, 4096) for head_dim in VARIANTS for mask in ("full", "causal")],
+    LARGE: lambda: [paper_cell(LARGE_HEAD_DIM, mask, seqlen) for mask in ("full", "causal")
+                    for seqlen in (1024, 2048, 4096, 8192, 16384)],
 }
 
 
@@ -97,7 +106,7 @@ def share_of_pairs(seqlen, window):
 
 def backward_row(cell, us, left_out, figures=None):
     """figures: PeerFigures of this pass. Without a right result of flashjit there is no ratio."""
-    rates = {side: cell.flops() / us[side] / 1e6 for side in ("flashjit", *BACKWARD_PEERS) if side in us}
+    rates = {side: cell.flops() / us[side] / 1e6 for side in ("flashjit", *ALL_BACKWARD_PEERS) if side in us}
     if "flashjit" in rates:
         row = result(cell.shape, rates, ["flashjit"], figures if cell.group == PAPER else None)
         del row["variant"]
@@ -165,7 +174,8 @@ def summarise_peers(rows):
 def summarise_backward(rows):
     """The shapes of the paper by peers, likewise of deterministic gradients, and of each measure the geometric mean, the
     smallest and the largest value."""
-    summary = {group: summarise_peers([row for row in rows if row["group"] == group]) for group in (PAPER, DETERMINISTIC)}
+    groups = PAPER, DETERMINISTIC, *({LARGE} & {row["group"] for row in rows})
+    summary = {group: summarise_peers([row for row in rows if row["group"] == group]) for group in groups}
     return summary | summary_by(MEASURES, rows)
 
 
@@ -181,8 +191,8 @@ def format_backward_row(cell, row):
 
 def format_backward_summary(summary):
     lines = []
-    for group, how in ((PAPER, ""), (DETERMINISTIC, ", both deterministic")):
-        for peer, values in summary[group].items():
+    for group, how in ((PAPER, ""), (DETERMINISTIC, ", both deterministic"), (LARGE, "")):
+        for peer, values in summary.get(group, {}).items():
             by_head_dim = ", ".join(f"d{head_dim} {mean:.3f}" for head_dim, mean in values["by_head_dim"].items())
             lines.append(f"flashjit / {'the best peer' if peer == BEST else peer}{how}: geometric mean "
                          f"{values['geometric_mean']:.3f} ({by_head_dim}), smallest {values['minimum']:.3f} "

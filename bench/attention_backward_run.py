@@ -7,7 +7,7 @@ import math
 
 import attention_peers
 from attention_backward import backward_row, format_backward_row, format_backward_summary, summarise_backward
-from attention_peers import BACKWARD_PEERS
+from attention_peers import ALL_BACKWARD_PEERS
 from attention_scores_run import MOST_LETTERS, Comparison, Progress, make_kernels, new_record, print_conditions
 
 GRADIENTS = ("dq", "dk", "dv")
@@ -24,13 +24,14 @@ def blocks(gradient):
     return gradient.float().reshape(batch, seqlen // rows, rows, heads, head_dim).permute(0, 3, 1, 2, 4).flatten(3)
 
 
-def require_close(gradients, expected):
-    """Written so that NaN fails."""
+def require_close(gradients, expected, peer):
+    """Written so that NaN fails. peer: of what is expected."""
     for name, gradient, right in zip(GRADIENTS, gradients, expected):
         right = blocks(right)
         distance = ((blocks(gradient) - right).norm(dim=3) / right.norm(dim=3)).max().item()
         if not distance < MAX_DISTANCE:
-            raise RuntimeError(f"{name} is {distance:.3g} of its length from that of FlashAttention-2: not timed")
+            of_peer = ALL_BACKWARD_PEERS[peer]
+            raise RuntimeError(f"{name} is {distance:.3g} of its length from that of {of_peer}: not timed")
 
 
 class BackwardKernels:
@@ -98,13 +99,13 @@ class BackwardComparison(Comparison):
     def sides(self, cell):
         """Of a cell: side -> microseconds, and side -> why it was left out, as it cannot do it or does it wrong; of flashjit
         that is a failure."""
-        expected = functools.lru_cache(lambda shape, window: self.kernels.theirs("fa2", cell.ours["flashjit"]._replace(
+        expected = functools.lru_cache(lambda shape, window: self.kernels.theirs(cell.reference, cell.ours["flashjit"]._replace(
             shape=shape, window=window))())
         launchers, left_out = {}, {}
         for side, (problem, make) in self.makers(cell).items():
             try:
                 launch = make()
-                require_close(launch(), expected(problem.shape, problem.window))
+                require_close(launch(), expected(problem.shape, problem.window), cell.reference)
                 launchers[side] = launch
             except Exception as error:  # a peer may raise what it likes
                 left_out[side] = attention_peers.reason(error)[:MOST_LETTERS]
@@ -121,7 +122,7 @@ def compare_backward(torch, flashjit, stopwatch, peers, arguments, figures=None,
     GPU, the device and what stands for the peers. RuntimeError when flashjit failed in one of the cells."""
     kernels = BackwardKernels(torch, flashjit, peers, arguments.cells, **of_kernels)
     comparison = BackwardComparison(kernels, stopwatch, arguments.cells, figures)
-    record = new_record(kernels, stopwatch, BACKWARD_PEERS)
+    record = new_record(kernels, stopwatch, ALL_BACKWARD_PEERS)
     if figures:
         record["best_peers"] = {key: figures.record[key] for key in ("date", "conditions", "peers")}
     print_conditions(record, "gradients of q, k and v", of_pass="backward")

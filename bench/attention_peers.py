@@ -26,6 +26,7 @@ RAGGED_PEERS = {"fa2": PEERS["fa2"]}
 DECODE_PEERS = {name: PEERS[name] for name in ("cudnn", "fa2")}
 BACKWARD_PEERS = E4M3_PEERS = DECODE_PEERS
 LARGE_PEERS = {"efficient": "PyTorch's memory-efficient back end"}
+ALL_BACKWARD_PEERS = {**BACKWARD_PEERS, **LARGE_PEERS}  # of whom the latter stand beside head dims above 256 alone
 SCORE_PEERS = {**GALLERY_PEERS, **{name: PEERS[name] for name in ("cudnn", "fa2", "flash_attn")}}
 
 
@@ -124,7 +125,17 @@ def cudnn_backward(torch, dout, q, k, v, causal):
     return lambda: tuple(gradient.transpose(1, 2) for gradient in backward(*given))
 
 
-BACKWARD = {"cudnn": cudnn_backward, "fa2": fa2_backward}
+def efficient_backward(torch, dout, q, k, v, causal):
+    """PyTorch's memory-efficient back end, likewise."""
+    dout, q, k, v = (tensor.transpose(1, 2) for tensor in (dout, q, k, v))
+    with_lse, wanted = True, [True, True, True, False]
+    out, lse, seed, offset = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, None, with_lse, 0.0, causal)
+    given = dout, q, k, v, None, out, lse, seed, offset, 0.0, wanted, causal
+    backward = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+    return lambda: tuple(gradient.transpose(1, 2) for gradient in backward(*given)[:3])
+
+
+BACKWARD = {"cudnn": cudnn_backward, "fa2": fa2_backward, "efficient": efficient_backward}
 
 
 def deterministic(torch, launch):

@@ -68,7 +68,7 @@ from attention_grid import parse_variants, result, slug, summarise  # noqa: E402
 from attention_large import GROUPS as LARGE_GROUPS  # noqa: E402
 from attention_large import HEAD_DIMS as LARGE_HEAD_DIMS  # noqa: E402
 from attention_large import large_grid  # noqa: E402
-from attention_peers import BACKWARD_PEERS, DECODE_PEERS, E4M3_PEERS, GALLERY_PEERS, LARGE_PEERS, PEERS  # noqa: E402
+from attention_peers import ALL_BACKWARD_PEERS, DECODE_PEERS, E4M3_PEERS, GALLERY_PEERS, LARGE_PEERS, PEERS  # noqa: E402
 from attention_peers import RAGGED_PEERS, SCORE_PEERS  # noqa: E402
 from attention_ragged import BATCHES, ragged_grid  # noqa: E402
 from attention_scores import FEATURES, score_grid  # noqa: E402
@@ -86,7 +86,7 @@ CELL_NAMES = {SCORES: FEATURES, GALLERY_GRID: GALLERY, RAGGED: BATCHES, DECODE: 
 PACKAGE_GRIDS = {SCORES: score_grid, GALLERY_GRID: gallery_grid, RAGGED: ragged_grid, DECODE: decode_grid,
                  LARGE: large_grid, BACKWARD: backward_grid, E4M3: e4m3_grid}
 PACKAGE_PEERS = {SCORES: SCORE_PEERS, GALLERY_GRID: GALLERY_PEERS, RAGGED: RAGGED_PEERS, DECODE: DECODE_PEERS,
-                 LARGE: LARGE_PEERS, BACKWARD: BACKWARD_PEERS, E4M3: E4M3_PEERS}
+                 LARGE: LARGE_PEERS, BACKWARD: ALL_BACKWARD_PEERS, E4M3: E4M3_PEERS}
 DEFAULT = "default"  # the variant that the library chooses
 FLUSHED_BYTES = 256 << 20
 TURNS = 8  # of each side of a cell

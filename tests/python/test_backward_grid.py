@@ -22,8 +22,8 @@ sys.path.insert(0, str(pathlib.Path(flashjit.__file__).with_name("bench")))
 
 import attention_backward  # noqa: E402
 import attention_peers  # noqa: E402
-from attention_backward import DETERMINISTIC, PAPER, BackwardCell, backward_grid, backward_row, format_backward_row  # noqa: E402
-from attention_backward import format_backward_summary, share_of_pairs, summarise_backward  # noqa: E402
+from attention_backward import DETERMINISTIC, LARGE, PAPER, BackwardCell, backward_grid, backward_row  # noqa: E402
+from attention_backward import format_backward_row, format_backward_summary, share_of_pairs, summarise_backward  # noqa: E402
 from attention_backward_run import BackwardComparison, BackwardKernels, compare_backward, require_close  # noqa: E402
 from attention_grid import Cell, PeerFigures, grid, paper_cell  # noqa: E402
 
@@ -41,7 +41,7 @@ class Grid(unittest.TestCase):
         self.assertEqual([cell.shape for cell in backward_grid((PAPER, ))], grid())
         self.assertEqual({(cell.shape.heads, cell.shape.heads_kv) for cell in backward_grid(("grouped", ))}, {(32, 8)})
         self.assertEqual({cell.shape.seqlen for cell in backward_grid(("window", ))}, {16384})
-        self.assertEqual(len(set(backward_grid())), 36 + 3 + 2 + 3 + 36 + 6)
+        self.assertEqual(len(set(backward_grid())), 36 + 3 + 2 + 3 + 36 + 6 + 10)
 
     def test_each_group_has_its_sides(self):
         cells = {cell.group: cell for cell in backward_grid()}
@@ -50,7 +50,8 @@ class Grid(unittest.TestCase):
                                  "grouped": (["flashjit", "equal_heads"], ["cudnn", "fa2"]),
                                  "window": (["flashjit", "plain"], ["fa2"]), "f32": (["flashjit", "f32"], []),
                                  DETERMINISTIC: (["flashjit", "any_order"], ["cudnn", "fa2"]),
-                                 "variants": (["flashjit", *attention_backward.VARIANTS[256]], [])})
+                                 "variants": (["flashjit", *attention_backward.VARIANTS[256]], []),
+                                 LARGE: (["flashjit"], ["efficient"])})
         grouped, window, f32 = (cells[group].ours for group in ("grouped", "window", "f32"))
         self.assertEqual([problem.shape.heads_kv for problem in grouped.values()], [8, 32])
         self.assertEqual([problem.window for problem in window.values()], [1024, None])
@@ -151,8 +152,9 @@ CELLS = [BackwardCell(PAPER, Cell(64, "causal", 128, 2, 2, 2, 128)),
          BackwardCell(PAPER, Cell(128, "full", 128, 1, 1, 1, 128)),
          BackwardCell("grouped", Cell(64, "causal", 128, 1, 4, 2, 128)),
          BackwardCell("window", Cell(64, "causal", 128, 1, 1, 1, 128)),
-         BackwardCell("f32", Cell(64, "causal", 128, 1, 2, 2, 128))]
-MAKERS = {"cudnn": by_autograd, "fa2": by_autograd}
+         BackwardCell("f32", Cell(64, "causal", 128, 1, 2, 2, 128)),
+         BackwardCell(LARGE, Cell(264, "causal", 128, 1, 1, 1, 128))]
+MAKERS = {"cudnn": by_autograd, "fa2": by_autograd, "efficient": by_autograd}
 
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
@@ -177,7 +179,7 @@ class Runs(unittest.TestCase):
         """What is printed."""
         arguments, printed = types.SimpleNamespace(cells=cells, json=path), io.StringIO()
         with contextlib.redirect_stdout(printed):
-            compare_backward(self.torch, flashjit, Stopwatch(), ["cudnn", "fa2"], arguments, figures, device="cpu",
+            compare_backward(self.torch, flashjit, Stopwatch(), ["cudnn", "fa2", "efficient"], arguments, figures, device="cpu",
                              makers=MAKERS)
         return printed.getvalue()
 
@@ -189,7 +191,8 @@ class Runs(unittest.TestCase):
         self.assertEqual([row["left_out"] for row in record["rows"]], [{}] * len(CELLS))
         self.assertEqual([list(row["us"]) for row in record["rows"]],
                          [["flashjit", "mma", "cudnn", "fa2"]] * 2 + [["flashjit", "equal_heads", "cudnn", "fa2"],
-                                                                      ["flashjit", "plain", "fa2"], ["flashjit", "f32"]])
+                                                                      ["flashjit", "plain", "fa2"], ["flashjit", "f32"],
+                                                                      ["flashjit", "efficient"]])
         self.assertEqual((record["failures"], record["best_peers"]["date"]), ([], "some day"))
         self.assertEqual(record["summary"][PAPER]["fa2"]["cells"], 2)
         for text in ("backward, bf16", "flashjit / cudnn: geometric mean 3.000", "time with dk and dv in f32",
