@@ -87,7 +87,7 @@ struct LargeBackwardShape {
     for (int i = 0; i < kOwnTiles; ++i) own(i).init(kConsumerWarps);
 #pragma unroll
     for (int stream = 0; stream < kStreams; ++stream) {
-      exchange(stream).init(kConsumerWarps, kWarpsOfStream);
+      exchange(stream).init(kWarpsOfStream, kWarpsOfStream);
       pieces(stream).init(kWarpsOfStream);
     }
     ptx::fence_mbarrier_init();

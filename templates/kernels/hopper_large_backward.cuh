@@ -75,7 +75,6 @@ class LargeBackwardConsumer {
       if (follows) release(visited - 1);
       add(visited);
       finish(true);
-      release(visited);
     }
     if (visited == work.steps) {  // the last block was the other stream's
       add(visited - 1);
@@ -91,6 +90,7 @@ class LargeBackwardConsumer {
     else
       Matrix::keep_probabilities();
     const auto exchange = shape.exchange(stream());
+    // By the other stream; the warps of this one have met for LSE and row sums since they have read it.
     ptx::mbarrier_wait(exchange.empty(0), parity ^ 1);
     const SmemAddress to = ScoreMath::template place_in<STile>(exchange.slot(0), 0);
     if constexpr (Shape::kDifferentiates)
@@ -105,7 +105,7 @@ class LargeBackwardConsumer {
   // The place of a block's P or dS is that of the stream which makes it.
   __device__ __forceinline__ static int stream_of(int visited) { return visited % Shape::kStreams; }
   __device__ __forceinline__ static uint32 parity_of(int visited) { return visited / Shape::kStreams % 2; }
-  // What was added up for a block is complete.
+  // What was added up for a block of the other stream's is complete.
   __device__ __forceinline__ void release(int visited) const {
     if (ptx::elect()) ptx::mbarrier_arrive(shape.exchange(stream_of(visited)).empty(0));
   }
