@@ -220,11 +220,11 @@ class Runs(unittest.TestCase):
     def test_one_wrong_row_is_found(self):
         self.torch.manual_seed(1)
         right = [self.torch.randn(1, 256, 2, 64) / 100 for _ in range(3)]
-        require_close([gradient.bfloat16() for gradient in right], right)
+        require_close([gradient.bfloat16() for gradient in right], right, "fa2")
         wrong = [gradient.clone() for gradient in right]
         wrong[1][0, 200, 1] = 0
         with self.assertRaisesRegex(RuntimeError, "^dk is 0.1"):
-            require_close(wrong, right)
+            require_close(wrong, right, "fa2")
 
     def test_the_operators_of_pytorch_take_what_peers_give_them(self):
         for sizes in ((2, 256, 4, 64), (1, 128, 2, 256)):
