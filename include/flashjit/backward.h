@@ -95,8 +95,9 @@ struct Gradients {
 // Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, as text,
 // is differentiated by the score, as docs/masks-and-scores.md says; what it captures gets no gradient, and a function
 // in it that has no derivative is Error(compile_failed). page_table, batch_indices_kv and k and v of e4m3 have no
-// kernels yet: Error(unsupported) names the option. So it does of head dims above 256, where these are not equal or above
-// 512, where the architecture is not sm_90a, and where scores are changed or masked by more than spans of keys. Ragged batches get a kernel of mma.sync unless another is named.
+// kernels yet: Error(unsupported) names the option. So it does of head dims above 256, where these are not equal or
+// above 512, where the architecture is not sm_90a, and where scores are changed or masked by more than spans of keys.
+// Ragged batches get a kernel of mma.sync unless another is named.
 //
 // Kernels are made at the first call, or ahead of it by Engine::prepare_backward: of the Hopper family where that has
 // them and there are 64 queries or more, else of mma.sync. dq is a sum by atomic additions in f32, whose order, and so

@@ -145,7 +145,8 @@ class HopperBackwardConsumer : HopperBackwardWarpgroup<Config, HopperBackwardSha
     gradients().wait_full();
     issue_probability_gradients();
     ptx::wgmma_wait_group<1>();
-    const bool hides = scores.exponentiate(work.mask, work.first_key + own_keys(), first_query, shape.lse(queries.stage()));
+    const bool hides =
+        scores.exponentiate(work.mask, work.first_key + own_keys(), first_query, shape.lse(queries.stage()));
     ptx::wgmma_wait_group<0>();
     if (is_last) values().release(signs());
     scores.differentiate(hides, shape.row_sums(queries.stage()));

@@ -289,7 +289,8 @@ TEST_CASE("planted faults of gradients of ragged batches are found") {
       {"blocks without a tile go on", kTile, "!Sequences::kRagged || index <", "index + 1 > 0 || index <"},
   };
   constexpr const char *kLoader = "hopper/backward_loader.cuh", *kJobs = "hopper/backward_jobs.cuh",
-                       *kHopperRows = "hopper/backward_rows.cuh", *kOrigins = "hopper/backward_origins.cuh", *kStore = "hopper/backward_store.cuh";
+                       *kHopperRows = "hopper/backward_rows.cuh", *kOrigins = "hopper/backward_origins.cuh",
+                       *kStore = "hopper/backward_store.cuh";
   const std::vector<Fault> faults_of_hopper{
       {"rows of a sequence without keys are finished before they are prepared", kLoader,
        "(Config::Sequences::kRagged && job.kind == Kind::finish)", "false"},
