@@ -11,7 +11,7 @@ PyDoc_STRVAR(
     "query_offsets=None, key_offsets=None, block_mask=None, dropout=0.0, dropout_seed=0, dropout_offset=0, "
     "dropout_state=None, dropout_mask=None, cu_seqlens_q=None, cu_seqlens_kv=None, seqused_q=None, seqused_kv=None, "
     "leftpad_kv=None, batch_indices_kv=None, page_table=None, k_scale=None, v_scale=None, q_scale=None, "
-    "max_seqlen_q=0, max_seqlen_kv=0, fixed_split_size=0, accumulate='exact', plan=None, out=None, "
+    "k_rotary=None, max_seqlen_q=0, max_seqlen_kv=0, fixed_split_size=0, accumulate='exact', plan=None, out=None, "
     "lse=False, stream=None, variant=None, engine=None)\n"
     "--\n\n"
     "softmax(scale * q k^T) v, enqueued on a CUDA stream.\n\n"
@@ -25,7 +25,7 @@ PyDoc_STRVAR(
     "k : array [batch, seqlen_kv, heads_kv, head_dim]\n"
     "v : array [batch, seqlen_kv, heads_kv, head_dim_v]\n"
     "    The dtype of q, or float8_e4m3fn, as caches have it: see k_scale. Beside other q these need compute\n"
-    "    capability 9.0, beside q of float8_e4m3fn 8.9 or more.\n"
+    "    capability 9.0, beside q of float8_e4m3fn or with k_rotary 8.9 or more.\n"
     "    heads_kv divides heads_q. Beside cu_seqlens_kv [total, heads_kv, ...], beside page_table [pages, page_size,\n"
     "    heads_kv, ...].\n"
     "causal : bool\n"
@@ -58,9 +58,7 @@ PyDoc_STRVAR(
     "    int32: a query sees keys as with causal, and the first so many.\n"
     "tree : array [batch, seqlen_q, words], batch may be 1 for all\n"
     "    int64. The last seqlen_q keys are the queries' own: query i sees those whose bit is set, key seqlen_kv -\n"
-    "    seqlen_q + j in bit j % 64 of word j // 64, and all keys before them.\n");
-PyDoc_STRVAR(
-    attention_doc_of_the_rest,
+    "    seqlen_q + j in bit j % 64 of word j // 64, and all keys before them.\n"
     "score : flashjit.Score or str\n"
     "    What becomes of scores after all else, as text. They stay when None.\n"
     "mask : flashjit.Mask or str\n"
@@ -68,7 +66,9 @@ PyDoc_STRVAR(
     "query_offsets, key_offsets : array [batch]\n"
     "    int32: what score and mask call the first query and the first key of each sequence. 0 when None.\n"
     "block_mask : array of int32\n"
-    "    What flashjit.block_mask made of boolean_mask, documents, tree and mask, for speed.\n"
+    "    What flashjit.block_mask made of boolean_mask, documents, tree and mask, for speed.\n");
+PyDoc_STRVAR(
+    attention_doc_of_the_rest,
     "dropout : float\n"
     "    Probability with which those of the softmax become 0; see flashjit.dropout_mask. None when 0 or None.\n"
     "dropout_seed, dropout_offset : int, from 0 to 2**64 - 1\n"
@@ -97,6 +97,10 @@ PyDoc_STRVAR(
     "    float32, likewise of q of float8_e4m3fn, as flashjit.quantize makes it. Products are of 8 bits then, and the\n"
     "    output is bfloat16, or what out is. 1 when None. Scales of blocks want sequences of one length, and sums are\n"
     "    exact beside them.\n"
+    "k_rotary : array [batch, seqlen_kv, heads_kv, rotary_dim], or as k else has it\n"
+    "    Of the dtype of q, without scales: the last columns of keys, as caches of MLA have them apart. k then has\n"
+    "    the head_dim of v, a multiple of 16, and may be the same memory; q has that and rotary_dim, more than 256\n"
+    "    together. Not beside q of float8_e4m3fn. k has all columns when None.\n"
     "max_seqlen_q, max_seqlen_kv : int\n"
     "    Upper bounds of these lengths: bias and other arrays of queries and keys have these sizes, and a kernel is\n"
     "    chosen by them. As many as there are rows when 0 or None.\n"

@@ -26,7 +26,8 @@ const TensorOption tensor_options[kTensorOptions] = {
     {"page_table", offsetof(flashjit_attention_options, page_table)},
     {"k_scale", offsetof(flashjit_attention_options, k_scale)},
     {"v_scale", offsetof(flashjit_attention_options, v_scale)},
-    {"q_scale", offsetof(flashjit_attention_options, q_scale)}};
+    {"q_scale", offsetof(flashjit_attention_options, q_scale)},
+    {"k_rotary", offsetof(flashjit_attention_options, k_rotary)}};
 
 const DLTensor** place_of(void* options, const TensorOption* option) {
   return (const DLTensor**)((char*)options + option->field);

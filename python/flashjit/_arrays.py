@@ -426,6 +426,7 @@ _I32_OR_I64 = _Dtypes("int32 or int64", "int", "int32 or int64 (typestr <i4, <i8
 _FLOATS = _Dtypes("float16, bfloat16 or float32", "bfloat16", "float16 or float32 (typestr <f2, <f4; bfloat16 needs "
                   "__dlpack__)")
 _BOOLEAN = _Dtypes("bool", "bool", "bool (typestr |b1)")
+_OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
 _DTYPES = {
     "alibi_slopes": _F32, "sinks": _F32, "lse": _F32, "documents": _I32, "prefix": _I32, "query_offsets": _I32,
     "key_offsets": _I32, "block_mask": _I32, "into": _I32, "memory": _I32, "cu_seqlens_q": _I32, "cu_seqlens_kv": _I32,
@@ -433,9 +434,8 @@ _DTYPES = {
     "cu_seqlens": _I32, "slots": _I32_OR_I64, "positions": _I32_OR_I64,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
     "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32, "q_scale": _F32,
-    "scale": _F32,
+    "k_rotary": _OF_ROWS, "scale": _F32,
     "dlse": _F32, "dk": _FLOATS, "dv": _FLOATS}
-_OF_ROWS = _Dtypes("float16 or bfloat16", "bfloat16", "float16 (typestr <f2; bfloat16 needs __dlpack__)")
 _OF_KEYS = _Dtypes("float16, bfloat16 or float8_e4m3fn", "bfloat16", "float16 (typestr <f2; bfloat16 and float8_e4m3fn "
                    "need __dlpack__)")
 _OF_CAPTURES = _Dtypes("float16, bfloat16, float32, int32, int64 or bool", "float",

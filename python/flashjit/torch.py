@@ -34,7 +34,8 @@ _OPTIONS = (
     "int? dropout_seed=None, int? dropout_offset=None, Tensor? dropout_state=None, Tensor? dropout_mask=None, "
     "Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_kv=None, Tensor? seqused_q=None, Tensor? seqused_kv=None, "
     "Tensor? leftpad_kv=None, Tensor? batch_indices_kv=None, Tensor? page_table=None, Tensor? k_scale=None, "
-    "Tensor? v_scale=None, Tensor? q_scale=None, SymInt? max_seqlen_q=None, SymInt? max_seqlen_kv=None, "
+    "Tensor? v_scale=None, Tensor? q_scale=None, Tensor? k_rotary=None, SymInt? max_seqlen_q=None, "
+    "SymInt? max_seqlen_kv=None, "
     "SymInt? fixed_split_size=None, str? accumulate=None, "
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}"
 )
@@ -410,6 +411,7 @@ def attention(
     k_scale: Optional[Tensor] = None,
     v_scale: Optional[Tensor] = None,
     q_scale: Optional[Tensor] = None,
+    k_rotary: Optional[Tensor] = None,
     max_seqlen_q: Optional[int] = 0,
     max_seqlen_kv: Optional[int] = 0,
     fixed_split_size: Optional[int] = 0,
@@ -441,6 +443,8 @@ def attention(
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         _require_tensor(name, tensor, "a torch.Tensor")
         _require_no_tangent(name, tensor)
+    if isinstance(k_rotary, Tensor):
+        k_rotary, _, _ = _as_autocast_wants(k_rotary, k, v)
     q, k, v = _as_autocast_wants(q, k, v)
     score, mask = to_function(flashjit.Score, score), to_function(flashjit.Mask, mask)
     tensors = {
@@ -450,7 +454,7 @@ def attention(
         "dropout_mask": dropout_mask, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
         "seqused_q": seqused_q, "seqused_kv": seqused_kv, "leftpad_kv": leftpad_kv,
         "batch_indices_kv": batch_indices_kv, "page_table": page_table,
-        "k_scale": k_scale, "v_scale": v_scale, "q_scale": q_scale,
+        "k_scale": k_scale, "v_scale": v_scale, "q_scale": q_scale, "k_rotary": k_rotary,
     }  # fmt: skip
     options = {
         "window": window, "chunk": chunk, "softcap": softcap, "dropout": dropout, "dropout_seed": dropout_seed,

@@ -180,5 +180,84 @@ class Products(unittest.TestCase):
         self.check(out.float().numpy(), 0.04, **{name: scale.numpy() for name, scale in scales.items()})
 
 
+class LatentCaches(unittest.TestCase):
+    """As MLA's absorbed decode reads them: latent columns of e4m3, which are the values too, and rotary ones beside."""
+
+    def setUp(self):
+        self.engine = emulating_engine()
+        random = np.random.default_rng(11)
+        self.q = random.standard_normal((1, 2, 8, 272)).astype(np.float16)
+        self.latent = (random.integers(0, 120, (1, 70, 1, 256)) + 128 * random.integers(0, 2, (1, 70, 1, 256)))
+        self.latent = self.latent.astype(np.uint8).view(Stored)
+        self.k_rotary = random.standard_normal((1, 70, 1, 16)).astype(np.float16)
+        self.options = {"k_rotary": self.k_rotary, "scale": 0.0078125}
+
+    def expected(self, scales):
+        latent = numbers(self.latent) * scales
+        keys = np.concatenate([latent, self.k_rotary.astype(np.float64)], -1)
+        scores = np.einsum("bqhd,bkd->bhqk", self.q.astype(np.float64), keys[:, :, 0]) * 0.0078125
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.einsum("bhqk,bkd->bqhd", weights / weights.sum(-1, keepdims=True), latent[:, :, 0])
+
+    def check(self, scale, scales):
+        given = {} if scale is None else {"k_scale": scale, "v_scale": scale}
+        out = self.engine.attention(self.q, self.latent, self.latent, **self.options, **given)
+        self.assertEqual((out.shape, out.dtype), ((1, 2, 8, 256), np.float16))
+        expected = self.expected(scales)
+        np.testing.assert_allclose(out, expected, rtol=0.01, atol=0.005 * np.abs(expected).max())
+        exact, _ = self.engine.reference(self.q, self.latent, self.latent, **self.options, **given)
+        np.testing.assert_allclose(exact, expected, rtol=1e-9, atol=1e-9)
+
+    def test_scales(self):
+        self.check(None, 1)
+        self.check(np.float32([0.02]), np.float64(np.float32(0.02)))
+        of_tokens = np.exp2(np.arange(70) % 7 - 8.0).astype(np.float32).reshape(1, 70, 1)
+        self.check(of_tokens, of_tokens[..., None].astype(np.float64))
+
+    def test_pages(self):
+        pages = [5, 0, 3, 1, 4]
+        table, used = np.int32([pages]), np.int32([70])
+        latent, rotary = np.zeros((6, 14, 1, 256), np.uint8), np.zeros((6, 14, 1, 16), np.float16)
+        for entry, page in enumerate(pages):
+            latent[page] = np.asarray(self.latent)[0, 14 * entry:14 * entry + 14]
+            rotary[page] = self.k_rotary[0, 14 * entry:14 * entry + 14]
+        latent = latent.view(Stored)
+        out = self.engine.attention(self.q, latent, latent, k_rotary=rotary, scale=0.0078125, page_table=table,
+                                    seqused_kv=used)
+        np.testing.assert_array_equal(out, self.engine.attention(self.q, self.latent, self.latent, **self.options))
+
+    def test_of_16_bits(self):
+        latent = numbers(self.latent).astype(np.float16)
+        out = self.engine.attention(self.q, latent, latent, **self.options)
+        np.testing.assert_allclose(out, self.expected(1), rtol=0.01, atol=0.5)
+
+    def test_what_is_refused(self):
+        def refused(message, q=self.q, k=self.latent, v=self.latent, **options):
+            with self.assertRaisesRegex(flashjit.InvalidArgument, message):
+                self.engine.attention(q, k, v, **{**self.options, **options})
+
+        refused("^k_rotary: dtype must be f16 like that of q, was f32$", k_rotary=self.k_rotary.astype(np.float32))
+        refused("^k_rotary: seqlen must be 70 like that of k, was 69$", k_rotary=self.k_rotary[:, 1:])
+        refused("^q: head_dim must be 264, the 256 of k and the 8 of k_rotary, was 272$",
+                k_rotary=np.ascontiguousarray(self.k_rotary[..., :8]))
+        refused("^q: head_dim must be above 256 beside k_rotary, was 256$", q=self.q[..., :256],
+                k=self.latent[..., :240], v=self.latent[..., :240])
+
+    def test_prepare(self):
+        self.engine.prepare("float16", 272, 256, e4m3=True, k_rotary=True)
+        before = self.engine.counters()["compiles"]
+        self.engine.attention(self.q, self.latent, self.latent, **self.options)
+        self.assertEqual(self.engine.counters()["compiles"], before)
+
+    @unittest.skipUnless(torch, "PyTorch cannot be imported")
+    def test_pytorch(self):
+        q, k_rotary = torch.from_numpy(self.q), torch.from_numpy(self.k_rotary)
+        latent = torch.from_numpy(np.asarray(self.latent).view(np.uint8)).view(torch.float8_e4m3fn)
+        scale = torch.full((1, 70, 1), 0.5)
+        out = self.engine.attention(q, latent, latent, k_rotary=k_rotary, scale=0.0078125, k_scale=scale, v_scale=scale)
+        expected = self.expected(0.5)
+        np.testing.assert_allclose(out.numpy(), expected, rtol=0.01, atol=0.005 * np.abs(expected).max())
+
+
 if __name__ == "__main__":
     unittest.main()
