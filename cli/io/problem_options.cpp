@@ -109,9 +109,9 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
       add_flag(subcommand, "--paged", features.paged,
                "The same, with keys and values in pages that a table names; calls take pages of any size");
   options.push_back(ragged), options.push_back(paged);
-  CLI::Option* const e4m3 =
-      add_flag(subcommand, "--e4m3", features.e4m3,
-               "Keys and values are of e4m3, with a scale for all keys of a head; needs sm_90a, or queries of e4m3");
+  CLI::Option* const e4m3 = add_flag(
+      subcommand, "--e4m3", features.e4m3,
+      "Keys and values are of e4m3, with a scale for all keys of a head; needs sm_90a, queries of e4m3 or --k-rotary");
   options.push_back(e4m3);
   CLI::Option* const token_scales =
       add_flag(subcommand, "--token-scales", features.token_scales, "The same, with a scale for each key of each head");

@@ -323,6 +323,7 @@ std::map<std::string, std::function<void(AttentionOptions&)>> setters(const Host
           {"page_table", [=](O& o) { o.page_table = t; }},
           {"k_scale", [=](O& o) { o.k_scale = t; }},
           {"v_scale", [=](O& o) { o.v_scale = t; }},
+          {"k_rotary", [=](O& o) { o.k_rotary = t; }},
           {"q_scale", [=](O& o) { o.q_scale = t; }},
           {"accumulate", [](O& o) { o.accumulate = Accumulate::fast; }},
           {"out_dtype", [](O& o) { o.out_dtype = DType::f16; }},

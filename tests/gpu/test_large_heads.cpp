@@ -2,6 +2,7 @@
 // Head dims above 256, by every kernel that this device has for them: on Hopper those of both families.
 #include <doctest/doctest.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,14 @@ TEST_CASE("large heads in pages") {
   if (!tests::has_hopper()) return;
   Problem problem = problem_of(576, 512, true);
   problem.ragged = problem.paged = true;
+  tests::verify_variants(problem, {{3, 2, 500, 128, 1}, {2, 70, 200, 2, 1}});
+}
+
+TEST_CASE("keys in two tensors, in pages") {
+  const std::string architecture = tests::test_device().architecture;
+  Problem problem = problem_of(576, 512, true);
+  problem.ragged = problem.paged = problem.k_rotary = true;
+  problem.e4m3 = problem.token_scales = architecture != "sm_80" && architecture != "sm_86";
   tests::verify_variants(problem, {{3, 2, 500, 128, 1}, {2, 70, 200, 2, 1}});
 }
 
@@ -76,7 +85,7 @@ TEST_CASE("each feature") {
   for (const generator::FeatureRow& row : generator::features()) {
     Problem problem = problem_of(512, 512);
     tests::ask(problem, row);
-    if (problem.e4m3) continue;  // refused
+    if (problem.e4m3 || problem.k_rotary) continue;  // refused
     if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
     for (const bool causal : {false, true}) {
       problem.causal = causal && !problem.prefix;
@@ -89,6 +98,25 @@ TEST_CASE("each feature") {
       }
     }
   }
+}
+
+// Of the mma family alone: each way to store what is not rotary, contiguous and in pages, at MLA's head dims and
+// others.
+TEST_CASE("keys in two tensors") {
+  const std::string architecture = tests::test_device().architecture;
+  for (const auto& [head_dim, head_dim_v] : {std::pair{576, 512}, {272, 256}, {320, 80}})
+    for (const bool e4m3 : {false, true})
+      for (const bool token_scales : {false, true})
+        for (const bool paged : {false, true}) {
+          if (token_scales && !e4m3) continue;
+          Problem problem = problem_of(head_dim, head_dim_v, paged);
+          problem.k_rotary = true, problem.e4m3 = e4m3, problem.token_scales = token_scales;
+          problem.ragged = problem.paged = paged;
+          if (e4m3 && (architecture == "sm_80" || architecture == "sm_86")) continue;  // refused
+          tests::verify_variants(
+              problem,
+              {{1, 1, 65, 128, 1}, {3, 1, 4100, 128, 1}, {2, 2, 1000, 16, 1}, {2, 40, 700, 8, 2}, {1, 1, 3001, 7, 1}});
+        }
 }
 
 TEST_CASE("few queries, whose heads share tiles up to those of a pair of blocks") {

@@ -1013,10 +1013,10 @@ TEST_CASE("a struct without its size is refused") {
 TEST_CASE("options of every version are taken for ever") {
   constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168, kWithDropout = 208,
                         kWithRagged = 272, kWithPages = 280, kWithPlan = 288, kWithFixedSplits = 296, kWithScales = 312,
-                        kWithProducts = 328;
+                        kWithProducts = 328, kWithRotaryKeys = 336;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
-  static_assert(sizeof(flashjit_attention_options) >= kWithProducts && sizeof(flashjit_plan_info) >= 32);
+  static_assert(sizeof(flashjit_attention_options) >= kWithRotaryKeys && sizeof(flashjit_plan_info) >= 32);
   static_assert(sizeof(flashjit_append_options) >= 128);
   static_assert(offsetof(flashjit_append_options, reserved) + sizeof(std::int32_t) == 112);
   static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
@@ -1026,12 +1026,17 @@ TEST_CASE("options of every version are taken for ever") {
   static_assert(offsetof(flashjit_attention_options, fixed_split_size) + sizeof(std::int64_t) == kWithFixedSplits);
   static_assert(offsetof(flashjit_attention_options, v_scale) + sizeof(void*) == kWithScales);
   static_assert(offsetof(flashjit_attention_options, out_dtype) + sizeof(DLDataType) == kWithProducts);
+  static_assert(offsetof(flashjit_attention_options, k_rotary) + sizeof(void*) == kWithRotaryKeys);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {
     call.options.struct_size = size;
     return call(engine);
   };
+  call.options.k_rotary = &call.q;
+  CHECK(status(kWithRotaryKeys) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error().rfind("k_rotary: ", 0) == 0);
+  CHECK(status(kWithProducts) == FLASHJIT_NO_COMPILER);
   call.options.fast_sums = 1, call.options.out_dtype = {kDLInt, 4, 1};
   CHECK(status(kWithProducts) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "out_dtype: must be f16 or bf16, or all 0 for bf16, was int4");
@@ -1074,7 +1079,7 @@ TEST_CASE("problems of every version are taken for ever") {
   constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48, kWithDropout = 56, kWithFunctions = 96,
                         kWithPages = 104, kWithE4m3 = 112, kWithProducts = 120, kWithBlockScales = 128;
   static_assert(sizeof(flashjit_problem) >= kWithBlockScales);
-  static_assert(offsetof(flashjit_problem, reserved_end) + sizeof(std::int32_t) == kWithBlockScales);
+  static_assert(offsetof(flashjit_problem, k_rotary) + sizeof(std::int32_t) == kWithBlockScales);
   static_assert(offsetof(flashjit_problem, fast_sums) + sizeof(std::int32_t) == kWithProducts);
   static_assert(offsetof(flashjit_problem, token_scales) + sizeof(std::int32_t) == kWithE4m3);
   static_assert(offsetof(flashjit_problem, bias) == kWithDropout);
@@ -1086,7 +1091,7 @@ TEST_CASE("problems of every version are taken for ever") {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
-  problem.block_scales = problem.reserved_end = 7;
+  problem.block_scales = problem.k_rotary = 7;
   CHECK(status(kWithBlockScales) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithProducts) == FLASHJIT_NO_COMPILER);
   problem.e4m3_queries = problem.fast_sums = 7;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "flashjit/backward.h"
@@ -159,6 +160,50 @@ TEST_CASE("what large heads do not have is refused by its name") {
         "head_dim_v: must be that of q, 64, for gradients of head dims above 256, was 264");
   problem.e4m3 = problem.e4m3_queries = true;
   CHECK(why_no_default(problem, "sm_89") == "head_dim_v: must be at most 256 for keys and values of e4m3, was 264");
+}
+
+TEST_CASE("keys in two tensors are the mma family's, in tiles of 16 rows for each four warps, whose heads are packed") {
+  Problem problem = problem_of(576, 512);
+  problem.k_rotary = true;
+  for (const char* architecture : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"}) {
+    CAPTURE(architecture);
+    const Architecture& target = find_architecture(architecture);
+    const bool converts = std::string_view(architecture) >= "sm_89" || target.major > 8;
+    for (const bool e4m3 : {false, true}) {
+      problem.e4m3 = e4m3;
+      if (e4m3 && !converts) {
+        CHECK(
+            why_no_default(problem, architecture).ends_with("e4m3 beside k_rotary need sm_89 or a later architecture"));
+        continue;
+      }
+      for (const Variant& variant : default_variants(problem, target)) {
+        CHECK(std::holds_alternative<MmaVariant>(variant));
+        CHECK(splits_kv(variant));
+      }
+      CHECK(legal_variants(problem, target).size() >= 4);
+      problem.dropout = true;
+      CHECK_NOTHROW(default_variants(problem, target));
+      problem.dropout = false;
+    }
+  }
+  problem.e4m3 = true;
+  CHECK(why_illegal(problem, parse_variant(kPlain), sm_90a()) ==
+        "variant: family must be mma beside k_rotary, was hopper");
+  CHECK(why_illegal(problem, parse_variant("mma-q32-kv64-w4-k2-v1"), sm_90a()) ==
+        "variant: block_q must be 16 rows for each four warps beside k_rotary, was 32");
+  CHECK(why_illegal(problem, parse_variant("mma-q32-kv64-w8-k2-v1"), find_architecture("sm_80")) ==
+        "variant: architecture must be sm_89 or a later one for keys and values of e4m3, was sm_80");
+}
+
+TEST_CASE("pieces of e4m3 have twice the columns, and rotary columns pieces of their own") {
+  Problem problem = problem_of(576, 512);
+  problem.k_rotary = true;
+  const auto bytes = [&](const char* variant) { return make_plan(problem, parse_variant(variant)).smem_bytes; };
+  CHECK(bytes("mma-q32-kv64-w8-k2-v1") == 32 * 1152 + 32 * 128 + 32 * 16 + 3 * 16384);
+  problem.e4m3 = true;
+  CHECK(bytes("mma-q32-kv64-w8-k2-v1") == 32 * 1152 + 32 * 128 + 32 * 16 + 3 * 16384);
+  problem.head_dim = 272, problem.head_dim_v = 16;  // rotary columns are most of them: four pieces of 64
+  CHECK(bytes("mma-q16-kv128-w4-k2-v1") == 16 * 544 + 16 * 256 + 16 * 16 + 3 * 128 * 64 * 2);
 }
 
 TEST_CASE("a stream's values and output end where its columns do") {

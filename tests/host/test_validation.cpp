@@ -289,6 +289,87 @@ TEST_CASE("queries of e4m3 have scales of all, of heads or of heads of sequences
                        "head_dim: must be a multiple of 16 for queries of e4m3, was 24", Error);
 }
 
+namespace {
+
+// As MLA's absorbed decode has them.
+void set_latent_cache(Call& call) {
+  set_shape(call.q, {2, 5, 8, 576}), set_shape(call.k, {2, 7, 4, 512}), set_shape(call.v, {2, 7, 4, 512});
+  set_shape(call.out, {2, 5, 8, 512});
+  call.opts.k_rotary = Tensor(address(9), DType::bf16, {2, 7, 4, 64});
+}
+
+}  // namespace
+
+TEST_CASE("the last columns of keys may stand in a tensor of their own, whatever the others are stored as") {
+  Call call;
+  set_latent_cache(call);
+  CHECK(to_string(call.validate().problem) == "fwd-bf16-d576-v512-k_rotary");
+  CHECK(call.validate().k_rotary->data == address(9));
+  call.k.dtype = call.v.dtype = DType::e4m3;
+  call.opts.k_scale = call.opts.v_scale = Tensor(address(7), DType::f32, {2, 7, 4});
+  call.v.data = call.k.data;
+  const ForwardCall made = call.validate();
+  CHECK(to_string(made.problem) == "fwd-bf16-d576-v512-e4m3-token_scales-k_rotary");
+  CHECK(made.problem == flashjit::problem_of(DType::bf16, 576, 512, call.opts, DType::e4m3));
+  CHECK(made.problem == flashjit::parse_problem(to_string(made.problem)));
+  call.opts.page_table = Tensor(address(8), DType::i32, {2, 3});
+  CHECK(to_string(call.validate().problem) == "fwd-bf16-d576-v512-ragged-paged-e4m3-token_scales-k_rotary");
+}
+
+TEST_CASE("keys in two tensors that do not fit each other, or other arguments, are named") {
+  const auto apart = [](const auto& change) {
+    return refusal([&](Call& c) {
+      set_latent_cache(c);
+      change(c);
+    });
+  };
+  CHECK(apart([](Call&) {}) == "");
+  CHECK(apart([](Call& c) { c.opts.k_rotary->dtype = DType::f16; }) ==
+        "k_rotary: dtype must be bf16 like that of q, was f16");
+  CHECK(apart([](Call& c) {
+          set_shape(*c.opts.k_rotary, {2, 8, 4, 64});
+        }) == "k_rotary: seqlen must be 7 like that of k, was 8");
+  CHECK(apart([](Call& c) {
+          set_shape(*c.opts.k_rotary, {2, 7, 1, 64});
+        }) == "k_rotary: num_heads must be 4 like that of k, was 1");
+  CHECK(apart([](Call& c) {
+          set_shape(*c.opts.k_rotary, {2, 7, 4, 60});
+        }) == "k_rotary: head_dim must be a multiple of 8, was 60");
+  CHECK(apart([](Call& c) {
+          set_shape(*c.opts.k_rotary, {2, 7, 4, 56});
+        }) == "q: head_dim must be 568, the 512 of k and the 56 of k_rotary, was 576");
+  CHECK(apart([](Call& c) { set_shape(*c.opts.k_rotary, {7, 4, 64}); }).starts_with("k_rotary: rank must be 4, was 3"));
+  CHECK(apart([](Call& c) { set_shape(c.k, {2, 7, 4, 576}); }) == "k: head_dim must be 512 like that of v, was 576");
+  CHECK(apart([](Call& c) {
+          set_shape(c.q, {2, 5, 8, 328}), set_shape(c.k, {2, 7, 4, 264}), set_shape(c.v, {2, 7, 4, 264});
+        }) == "v: head_dim must be a multiple of 16 beside k_rotary, was 264");
+  CHECK(apart([](Call& c) {
+          set_shape(c.q, {2, 5, 8, 192}), set_shape(c.k, {2, 7, 4, 128}), set_shape(c.v, {2, 7, 4, 128});
+        }) == "q: head_dim must be above 256 beside k_rotary, was 192");
+  CHECK(apart([](Call& c) { c.q.dtype = c.k.dtype = c.v.dtype = DType::e4m3; }) ==
+        "k_rotary: must not be given beside q of e4m3");
+  CHECK(apart([](Call& c) {
+          c.k.dtype = c.v.dtype = DType::e4m3;
+          c.opts.fixed_split_size = 64;
+        }) == "fixed_split_size: must be 0 where k and v are of e4m3, was 64");
+  const auto problem = [](const char* spelling) {
+    try {
+      flashjit::parse_problem(spelling);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(problem("fwd-bf16-d576-v512-e4m3-k_rotary") == "");
+  CHECK(problem("fwd-bf16-d512-k_rotary") ==
+        "head_dim: must be more than the 512 of v, and than 256 beside k_rotary, was 512");
+  CHECK(problem("fwd-bf16-d192-v128-k_rotary") ==
+        "head_dim: must be more than the 128 of v, and than 256 beside k_rotary, was 192");
+  CHECK(problem("fwd-bf16-d328-v264-k_rotary") == "head_dim_v: must be a multiple of 16 beside k_rotary, was 264");
+  CHECK(problem("fwd-bf16-d576-v512-e4m3-e4m3_queries-k_rotary") ==
+        "k_rotary: must not be true beside queries of e4m3");
+}
+
 TEST_CASE("scales that do not fit, and what does not go with e4m3, are named") {
   const auto stored = [](const auto& change) {
     return refusal([&](Call& c) {

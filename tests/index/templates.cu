@@ -19,6 +19,7 @@
 #include "kernels/sum.cuh"
 #include "parts/blocks/block_mask.cuh"
 #include "parts/keys/paged.cuh"
+#include "parts/keys/rotary.cuh"
 #include "parts/mask/causal.cuh"
 #include "parts/mask/chunk.cuh"
 #include "parts/mask/prefix.cuh"

@@ -22,8 +22,9 @@
 namespace flashjit::tests {
 
 inline const std::vector<Mutation>* const kAllMutations[] = {
-    &kRingFaults,   &kWaitFaults,  &kCopyFaults,   &kWgmmaFaults,  &kFenceFaults, &kRoleFaults,      &kOutputFaults,
-    &kWindowFaults, &kScoreFaults, &kSinkFaults,   &kChunkFaults,  &kMmaFaults,   &kTextFaults,      &kDropoutFaults,
-    &kRaggedFaults, &kSplitFaults, &kDecodeFaults, &kStoredFaults, &kFmaFaults,   &kLargeHeadFaults, &kLargeMmaFaults};
+    &kRingFaults,   &kWaitFaults,      &kCopyFaults,     &kWgmmaFaults, &kFenceFaults,  &kRoleFaults,
+    &kOutputFaults, &kWindowFaults,    &kScoreFaults,    &kSinkFaults,  &kChunkFaults,  &kMmaFaults,
+    &kTextFaults,   &kDropoutFaults,   &kRaggedFaults,   &kSplitFaults, &kDecodeFaults, &kStoredFaults,
+    &kFmaFaults,    &kLargeHeadFaults, &kLargeMmaFaults, &kLatentFaults};
 
 }  // namespace flashjit::tests

@@ -63,6 +63,14 @@ std::string to_string(const Observation& seen) {
 HostTensor random(const Setting& setting, std::int64_t rows, std::int64_t heads, std::uint64_t seed) {
   return HostTensor::random_normal(setting.dtype, {setting.batch, rows, heads, setting.head_dim}, seed);
 }
+HostTensor queries_of(const Setting& setting) {
+  return HostTensor::random_normal(
+      setting.dtype, {setting.batch, setting.seqlen_q, setting.num_heads_q, setting.head_dim + setting.rotary_dim}, 1);
+}
+HostTensor rotary_of(const Setting& setting) {
+  return HostTensor::random_normal(setting.dtype,
+                                   {setting.batch, setting.seqlen_kv, setting.num_heads_kv, setting.rotary_dim}, 10);
+}
 
 // Of both signs; neighbouring heads and the entries of the batch have different ones.
 HostTensor slopes_of(const Setting& setting) {
@@ -169,16 +177,17 @@ HostTensor scales_of(const Setting& setting, const Tensor& rows, std::int64_t st
 
 constexpr std::int64_t kPagedKeys = 64;  // that a sequence may have
 
-// Keys and values of four sequences in pages, of which so many count.
-cli::CasePages pages_of(const Setting& setting, const HostTensor& lengths) {
+// Keys and values of four sequences in pages, of which so many count; or what of keys stands apart, twice.
+cli::CasePages pages_of(const Setting& setting, const HostTensor& lengths, bool is_rotary) {
   const auto rows = [&](std::uint64_t seed) {
-    HostTensor values = HostTensor::random_normal(
-        setting.dtype, {lengths.shape()[0], kPagedKeys, setting.num_heads_kv, setting.head_dim}, seed);
-    const std::int64_t row = setting.num_heads_kv * setting.head_dim;
+    const int columns = is_rotary ? std::max(setting.rotary_dim, 8) : setting.head_dim;
+    HostTensor values =
+        HostTensor::random_normal(setting.dtype, {lengths.shape()[0], kPagedKeys, setting.num_heads_kv, columns}, seed);
+    const std::int64_t row = setting.num_heads_kv * columns;
     for (std::int64_t i = 0; i < static_cast<std::int64_t>(values.element_count()); ++i)
       if (i / row % kPagedKeys >= load_element(lengths.data(), lengths.dtype(), i / row / kPagedKeys))
         store_element(values.data(), setting.dtype, i, std::numeric_limits<double>::quiet_NaN());
-    return stored(setting, values);
+    return is_rotary ? values : stored(setting, values);
   };
   constexpr std::int64_t kPageSize = 16;
   return cli::in_pages(rows(6), rows(7), lengths, kPageSize, 8);
@@ -189,7 +198,8 @@ class Case {
  public:
   Case(const Setting& setting, Engine& faultless)
       : setting_(setting),
-        q_(random(setting, setting.seqlen_q, setting.num_heads_q, 1)),
+        q_(queries_of(setting)),
+        rotary_(rotary_of(setting)),
         k_(stored(setting, random(setting, 2 * setting.seqlen_kv, setting.num_heads_kv, 2))),
         v_(stored(setting, values_of(setting))),
         slopes_(slopes_of(setting)),
@@ -207,7 +217,8 @@ class Case {
                              static_cast<std::int32_t>(setting.seqlen_kv)})),
         seqused_kv_(setting.long_sequences ? ints({297, 20, 0, 500}) : ints({57, 20, 0, 61})),
         leftpad_kv_(ints({kPadding, 0, 0, 2})),
-        pages_(pages_of(setting, seqused_kv_)),
+        pages_(pages_of(setting, seqused_kv_, false)),
+        rotary_pages_(pages_of(setting, seqused_kv_, true)),
         k_scale_(scales_of(setting, v(), 1)),
         v_scale_(scales_of(setting, v(), 5)),
         exact_(faultless.reference(q_.view(), k(), v(), options())),
@@ -262,6 +273,7 @@ class Case {
     else if (setting_.ragged)
       opts.cu_seqlens_kv = cu_seqlens_kv_.view(), opts.leftpad_kv = leftpad_kv_.view();
     if (setting_.e4m3) opts.k_scale = k_scale_.view(), opts.v_scale = v_scale_.view();
+    if (setting_.rotary_dim > 0) opts.k_rotary = setting_.paged ? rotary_pages_.k.view() : rotary_.view();
     opts.variant = parse_variant(setting_.variant);
     return opts;
   }
@@ -293,9 +305,9 @@ class Case {
   }
 
   const Setting& setting_;
-  const HostTensor q_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_, dropout_state_,
-      dropout_mask_, bias_, cu_seqlens_q_, cu_seqlens_kv_, seqused_kv_, leftpad_kv_;
-  const cli::CasePages pages_;
+  const HostTensor q_, rotary_, k_, v_, slopes_, sinks_, weights_, ids_, query_offsets_, key_offsets_, prefix_,
+      dropout_state_, dropout_mask_, bias_, cu_seqlens_q_, cu_seqlens_kv_, seqused_kv_, leftpad_kv_;
+  const cli::CasePages pages_, rotary_pages_;
   const HostTensor k_scale_, v_scale_;
   const reference::Result exact_, low_;
 };
@@ -445,6 +457,7 @@ TEST_CASE("tiles of few rows") { expect_found(tests::kDecodeFaults); }
 TEST_CASE("tiles of few rows without tensor cores") { expect_found(tests::kFmaFaults); }
 TEST_CASE("large heads") { expect_found(tests::kLargeHeadFaults); }
 TEST_CASE("large heads in the mma.sync family") { expect_found(tests::kLargeMmaFaults); }
+TEST_CASE("keys in two tensors, and scales that warps share") { expect_found(tests::kLatentFaults); }
 TEST_CASE("keys and values of e4m3") { expect_found(tests::kStoredFaults); }
 TEST_CASE("the mma.sync family") { expect_found(tests::kMmaFaults); }
 

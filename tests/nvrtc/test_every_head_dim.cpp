@@ -46,7 +46,7 @@ TEST_CASE("so do those of large heads, with each feature and each variant") {
     Problem problem = problem_of(512, 512, true);
     flashjit::tests::ask(problem, row);
     if (problem.prefix) problem.causal = false;
-    if (!problem.e4m3) add_defaults(engine, problem, "sm_90a", jobs);
+    if (!problem.e4m3 && !problem.k_rotary) add_defaults(engine, problem, "sm_90a", jobs);
   }
   for (const bool causal : {false, true})
     for (const Variant& variant : engine.variants(problem_of(512, 512, causal), "sm_90a"))
@@ -70,6 +70,28 @@ TEST_CASE("and those of large heads on every target") {
     for (const Variant& variant : engine.variants(problem_of(512, 512, true), architecture))
       jobs.push_back({problem_of(512, 512, true), variant, architecture});
   }
+  expect_clean(engine, sample(jobs));
+}
+
+TEST_CASE("and those of keys in two tensors, of e4m3 wherever that is an instruction's") {
+  Engine engine = make_engine();
+  std::vector<Job> jobs;
+  for (const char* architecture : {"sm_89", "sm_90a", "sm_100a", "sm_120a"})
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      Problem problem = problem_of(576, 512, true, dtype);
+      problem.k_rotary = problem.e4m3 = true;
+      for (const bool token_scales : {false, true}) {
+        problem.token_scales = token_scales;
+        for (const Variant& variant : engine.variants(problem, architecture))
+          jobs.push_back({problem, variant, architecture});
+      }
+      for (const generator::FeatureRow& row : generator::features()) {
+        Problem with = problem;
+        flashjit::tests::ask(with, row);
+        if (with.prefix) with.causal = false;
+        if (!with.e4m3_queries) add_defaults(engine, with, architecture, jobs);
+      }
+    }
   expect_clean(engine, sample(jobs));
 }
 

@@ -137,6 +137,7 @@ TEST_CASE("each feature in the mma.sync family") {
       Problem problem = problem_of(264, 320);
       tests::ask(problem, row);
       if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
+      if (problem.k_rotary) continue;  // test_rotary_keys.cpp
       if (problem.e4m3 || (variant == kFewKeys && row.slot == generator::Slot::probability)) continue;  // refused
       calls.push_back({problem, {2, 150, 230, 4, 2}, variant});
       problem.causal = !problem.prefix, problem.window = true;
@@ -191,7 +192,7 @@ TEST_CASE("each feature on Hopper") {
       Problem problem = problem_of(264, 320);
       tests::ask(problem, row);
       if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
-      if (problem.e4m3 || (variant == kPair && problem.block_mask)) continue;  // refused
+      if (problem.e4m3 || problem.k_rotary || (variant == kPair && problem.block_mask)) continue;  // refused
       calls.push_back({problem, {2, 150, 230, 4, 2}, variant});
       problem.causal = !problem.prefix, problem.window = true;
       calls.push_back({problem, {1, 150, 230, 4, 2}, variant});
@@ -234,7 +235,7 @@ TEST_CASE("each feature beside split keys") {
       Problem problem = problem_of(320, 264);
       tests::ask(problem, row);
       if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
-      if (problem.e4m3 || (variant == kSplitPair && problem.block_mask)) continue;  // refused
+      if (problem.e4m3 || problem.k_rotary || (variant == kSplitPair && problem.block_mask)) continue;  // refused
       calls.push_back({problem, {1, 5, 700, 32, 1}, variant});
       problem.causal = !problem.prefix, problem.window = true;
       calls.push_back({problem, {2, 5, 700, 4, 2}, variant});

@@ -47,6 +47,7 @@ struct Setting {
   bool planned = false;         // called with a plan
   bool e4m3 = false;            // keys and values, with a scale for each head
   bool token_scales = false;    // and for each token
+  int rotary_dim = 0;           // columns of keys in a tensor of their own, beside head_dim of k and v
 };
 
 inline constexpr Setting kHopper{.variant = "hopper-kv64-whole"};
