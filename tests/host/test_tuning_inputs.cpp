@@ -191,6 +191,24 @@ TEST_CASE("the calls of tuning are of the problem that is tuned") {
   }
 }
 
+TEST_CASE("so are those of keys in two tensors, whose last rows are expected as the whole call gives them") {
+  Problem problem{.dtype = DType::bf16, .head_dim = 264, .head_dim_v = 16, .k_rotary = true};
+  for (const bool e4m3 : {false, true}) {
+    problem.e4m3 = problem.token_scales = e4m3;
+    for (const CheckCase& small : make_check_cases(problem)) CHECK(problem_of_call(small) == problem);
+    const TimedCase timed(problem, {2, 5, 40, 4, 2});
+    CHECK(problem_of_call(timed) == problem);
+    const TensorShapes dims(problem, timed.shape);
+    const reference::Result whole =
+        reference::attention(filled(q_dtype(problem), dims.q, timed.q.block()).view(),
+                             filled(kv_dtype(problem), dims.k, timed.k.block()).view(),
+                             filled(kv_dtype(problem), dims.v, timed.v.block()).view(), timed.options_on_host());
+    const Expected expected = timed.expected();
+    for (std::int64_t i = 0; i < timed.checked_rows(); ++i)
+      CHECK(std::equal(row_from_end(whole, i), row_from_end(whole, i) + 16, row_from_end(expected.exact, i)));
+  }
+}
+
 TEST_CASE(
     "under a window or in chunks a query of the timed call sees the keys of the shape, and there are as many as "
     "queries") {
