@@ -97,6 +97,9 @@ class DecodeKernels:
         pages = tensor.reshape(-1, page_size, *tensor.shape[2:])
         return pages[order.argsort()]
 
+    def moved(self, cache, page_size, order):
+        return [self.in_pages(tensor, page_size, order) for tensor in cache]
+
     def paged(self, q, out, caches, page_size):
         """A launch for each cache, which have a plan and a table in common."""
         torch, (k, _) = self.torch, caches[0]
@@ -105,7 +108,7 @@ class DecodeKernels:
         table = order.view(batch, -1).to(torch.int32)
         used = torch.full((batch, ), context, dtype=torch.int32, device=self.device)
         options = {"causal": True, "page_table": table, "seqused_kv": used}
-        moved = [[self.in_pages(tensor, page_size, order) for tensor in cache] for cache in caches]
+        moved = [self.moved(cache, page_size, order) for cache in caches]
         plan = self.flashjit.plan(q, *moved[0], **options)
 
         def launch(k, v):

@@ -6,7 +6,8 @@ import functools
 
 import attention_peers
 from attention_decode_run import DecodeComparison, DecodeKernels, GraphStopwatch, run_cells
-from attention_large import DECODE, EFFICIENT, MLA, PROMPTS, READ, VARIANTS, format_large_row, large_row, summarise_large
+from attention_large import DECODE, DEFAULT, EFFICIENT, MLA, PAGE_SIZE, PAGES, PAIRS, PAIRS_VARIANT, PROMPTS, READ
+from attention_large import format_large_row, large_row, summarise_large
 from attention_peers import LARGE_PEERS
 from attention_scores_run import Progress, new_record, print_conditions
 
@@ -24,15 +25,22 @@ class LargeKernels(DecodeKernels):
         return k, k[..., :head_dim_v] if cell.group == MLA else self.normal(*sizes, head_dim_v)
 
     def ours(self, q, out, caches, causal, variant=None):
-        """A launch for each cache, which have a plan in common where keys are split."""
-        options = {"causal": causal, "out": out}
-        if variant:
-            options |= {"variant": variant, "plan": self.flashjit.plan(q, *caches[0], causal=causal, variant=variant)}
+        """A launch for each cache, which have a plan in common."""
+        options = {"causal": causal} | ({"variant": variant} if variant else {})
+        options |= {"out": out, "plan": self.flashjit.plan(q, *caches[0], **options)}
 
         def launch(k, v):
             return self.flashjit.attention(q, k, v, **options, **self.options())
 
         return [functools.partial(launch, *cache) for cache in caches]
+
+    def moved(self, cache, page_size, order):
+        """Values that are columns of keys stay so."""
+        k, v = cache
+        if v.data_ptr() != k.data_ptr():
+            return super().moved(cache, page_size, order)
+        pages = self.in_pages(k, page_size, order)
+        return pages, pages[..., :v.shape[-1]]
 
     def read(self, caches):
         """Of each cache's bytes once: keys, and values that are no part of them."""
@@ -55,14 +63,12 @@ class LargeComparison(DecodeComparison):
         head_dim, head_dim_v = cell.head_dims
         q, caches = kernels.normal(cell.batch, cell.queries, cell.heads, head_dim), kernels.caches(cell)
         out = kernels.normal(cell.batch, cell.queries, cell.heads, head_dim_v)
-        makers = {}
-        if cell.group == PROMPTS:
-            makers["flashjit"] = functools.partial(kernels.ours, q, out, caches, causal)
-            if EFFICIENT in kernels.peers:
-                makers[EFFICIENT] = functools.partial(kernels.efficient, q, caches, causal)
-        else:
-            for side, variant in VARIANTS.items():
-                makers[side] = functools.partial(kernels.ours, q, out, caches, causal, variant)
+        makers = {DEFAULT: functools.partial(kernels.ours, q, out, caches, causal)}
+        if cell.group != PROMPTS:
+            makers[PAGES] = functools.partial(kernels.paged, q, out, caches, PAGE_SIZE)
+            makers[PAIRS] = functools.partial(kernels.ours, q, out, caches, causal, PAIRS_VARIANT)
+        elif EFFICIENT in kernels.peers:
+            makers[EFFICIENT] = functools.partial(kernels.efficient, q, caches, causal)
         return makers, out, kernels.expected(q, *caches[0], causal)
 
     def made(self, cell, makers, out, expected):

@@ -113,7 +113,8 @@ const std::vector<CaseShape>& emulated_shapes() {
 std::vector<CaseShape> shapes_for(const Problem& problem, const std::vector<CaseShape>& shapes) {
   std::vector<CaseShape> chosen;
   std::copy_if(shapes.begin(), shapes.end(), std::back_inserter(chosen), [&](const CaseShape& shape) {
-    return (!problem.tree || shape.seqlen_q <= shape.seqlen_kv) && (!problem.e4m3 || shape.seqlen_kv > 0);
+    return (!problem.tree || shape.seqlen_q <= shape.seqlen_kv) && (!problem.e4m3 || shape.seqlen_kv > 0) &&
+           (!problem.latent || !has_far_keys(shape.scores));
   });
   return chosen;
 }

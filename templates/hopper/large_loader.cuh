@@ -133,16 +133,18 @@ class LargeLoader {
         at.column = column_of(stream * Shape::kOutputColumns + panel * ValuePiece::kPanelColumns);
         load(pieces, panel * ValuePiece::kPanelBytes + key * ValuePiece::kRowBytes, tiles.args.core.v, at);
       };
-      begin_piece(pieces, ValuePiece::kBytes);
       if constexpr (Config::Keys::kPaged) {
         const int keys = min(box_rows(), Shape::kKeysOfPiece);
         const int panel = rank + lane() % kPanelsOfShare * Config::kCluster, key = lane() / kPanelsOfShare * keys;
-        const auto at = page_origin(tile, block, first_key + key % Shape::kKeysOfPiece);
+        const auto at = page_origin(tile, block, first_key + key % Shape::kKeysOfPiece);  // while the slot is in use
+        begin_piece(pieces, ValuePiece::kBytes);
         if (key < Shape::kKeysOfPiece && panel < ValuePiece::kPanels) load_box(at, panel, key);
-      } else if (leads()) {
+      } else {
+        begin_piece(pieces, ValuePiece::kBytes);
         const auto at = tiles.key_origin(tile, 0, first_of_piece(tile, block.first_key() + first_key));
+        if (leads())
 #pragma unroll 1
-        for (int panel = rank; panel < ValuePiece::kPanels; panel += Config::kCluster) load_box(at, panel, 0);
+          for (int panel = rank; panel < ValuePiece::kPanels; panel += Config::kCluster) load_box(at, panel, 0);
       }
       pieces.advance();
     }

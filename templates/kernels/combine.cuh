@@ -140,18 +140,23 @@ class CombineRows {
 
   // The splits of this warp, to shared memory.
   __device__ __forceinline__ void add_up_own(const SplitRow& row, const SplitSum& sum) const {
-    const int warp = thread / kWarpSize;
-    for (int column = thread % kWarpSize * kColumnsOfLane; column < args.head_dim_v;
-         column += kWarpSize * kColumnsOfLane) {
-      float added[kColumnsOfLane] = {};
-#pragma unroll 4
-      for (int split = warp; split < row.splits; split += kCombineWarps) {
-        const float share = row.share(split, sum.shift);
-        if (share != 0.0f) add(added, share, row.partial(split) + column);
-      }
+    constexpr int kStep = kWarpSize * kColumnsOfLane,
+                  kSteps = kMostColumns / kStep;  // all of a row are asked for at once
+    const int warp = thread / kWarpSize, first = thread % kWarpSize * kColumnsOfLane;
+    float added[kSteps][kColumnsOfLane] = {};
+#pragma unroll 2
+    for (int split = warp; split < row.splits; split += kCombineWarps) {
+      const float share = row.share(split, sum.shift);
+      if (share == 0.0f) continue;
 #pragma unroll
-      for (int i = 0; i < kColumnsOfLane; ++i) shared.sums[warp][column + i] = added[i];
+      for (int step = 0; step < kSteps; ++step)
+        if (first + step * kStep < args.head_dim_v) add(added[step], share, row.partial(split) + first + step * kStep);
     }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      if (first + step * kStep < args.head_dim_v)
+#pragma unroll
+        for (int i = 0; i < kColumnsOfLane; ++i) shared.sums[warp][first + step * kStep + i] = added[step][i];
   }
   static __device__ __forceinline__ void add(float (&to)[kColumnsOfLane], float share, const float* from) {
     const ptx::Chunk c = ptx::ld_global(from);

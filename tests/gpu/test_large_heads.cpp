@@ -38,6 +38,15 @@ TEST_CASE("large heads in pages") {
   tests::verify_variants(problem, {{3, 2, 500, 128, 1}, {2, 70, 200, 2, 1}});
 }
 
+TEST_CASE("large heads whose values are columns of their keys") {
+  if (!tests::has_hopper()) return;
+  Problem problem = problem_of(576, 512, true);
+  problem.latent = true;
+  tests::verify_variants(problem, {{1, 1, 700, 128, 1}, {2, 70, 200, 2, 1}});
+  problem.ragged = problem.paged = true;
+  tests::verify_variants(problem, {{3, 2, 500, 128, 1}});
+}
+
 TEST_CASE("keys in two tensors, in pages") {
   const std::string architecture = tests::test_device().architecture;
   Problem problem = problem_of(576, 512, true);
@@ -130,6 +139,10 @@ TEST_CASE("few queries, whose heads share tiles up to those of a pair of blocks"
     problem.ragged = true;
     tests::verify_variants(problem, shapes);
     problem.paged = true;
+    tests::verify_variants(problem, shapes);
+    problem.latent = true;
+    tests::verify_variants(problem, shapes);
+    problem.paged = problem.ragged = false;
     tests::verify_variants(problem, shapes);
   }
 }

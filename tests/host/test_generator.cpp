@@ -235,7 +235,7 @@ TEST_CASE("a part is in the text of the problems that have it, and of no others"
           const bool has_part = std::any_of(features().begin(), features().end(), [&](const FeatureRow& other) {
             return other.is_in(problem) && part_of(other, problem, parts_for_attention(fetches)).file == part;
           });
-          if (problem.k_rotary) continue;  // of other head dims
+          if (problem.k_rotary || problem.latent) continue;  // of other head dims
           if (problem.e4m3_queries && !why_illegal(problem, variant, sm_90a()).empty()) continue;
           if (problem.e4m3 && !problem.e4m3_queries && block_q(variant) != 16) continue;
           const KernelSpec spec(problem, variant, sm_90a());

@@ -11,6 +11,7 @@
 #include "generator/family.h"
 #include "generator/plan.h"
 #include "generator/variant_space.h"
+#include "runtime/call/validate.h"
 
 using namespace flashjit;
 using namespace flashjit::generator;
@@ -204,6 +205,39 @@ TEST_CASE("pieces of e4m3 have twice the columns, and rotary columns pieces of t
   CHECK(bytes("mma-q32-kv64-w8-k2-v1") == 32 * 1152 + 32 * 128 + 32 * 16 + 3 * 16384);
   problem.head_dim = 272, problem.head_dim_v = 16;  // rotary columns are most of them: four pieces of 64
   CHECK(bytes("mma-q16-kv128-w4-k2-v1") == 16 * 544 + 16 * 256 + 16 * 16 + 3 * 128 * 64 * 2);
+}
+
+TEST_CASE("values that are the first columns of keys, in their memory, are found out to be") {
+  const HostTensor q(DType::bf16, {1, 3, 4, 576}), k(DType::bf16, {1, 90, 1, 576}), other(DType::bf16, {1, 90, 1, 512});
+  const auto is_latent = [&](const Tensor& keys, const Tensor& v) {
+    return runtime::validate_inputs(q.view(), keys, v, {}).problem.latent;
+  };
+  const auto columns = [](Tensor rows, std::int64_t count) {
+    rows.shape[3] = count;
+    return rows;
+  };
+  CHECK(is_latent(k.view(), columns(k.view(), 512)));
+  CHECK(is_latent(k.view(), columns(k.view(), 128)));
+  CHECK_FALSE(is_latent(k.view(), columns(k.view(), 120)));  // of no whole pieces
+  CHECK_FALSE(is_latent(k.view(), other.view()));
+  Tensor moved = columns(k.view(), 512);
+  moved.data = static_cast<char*>(moved.data) + 16;
+  CHECK_FALSE(is_latent(k.view(), moved));
+  Tensor every_other = columns(k.view(), 512), half = k.view();
+  every_other.strides[1] *= 2, every_other.shape[1] = half.shape[1] = 45;
+  CHECK_FALSE(is_latent(half, every_other));
+  const HostTensor usual(DType::bf16, {1, 3, 4, 128});
+  CHECK_FALSE(runtime::validate_inputs(usual.view(), usual.view(), usual.view(), {}).problem.latent);
+
+  Problem problem = problem_of(576, 512);
+  problem.latent = true;
+  CHECK(parse_problem(to_string(problem)) == problem);
+  CHECK(to_string(problem) == "fwd-bf16-d576-v512-latent");
+  problem.head_dim_v = 136;
+  CHECK(
+      refusal([&] { validate(problem); }, ErrorCode::invalid_argument) ==
+      "latent: must not be true but with head_dim above 256, head_dim_v a multiple of 128 and no larger, without e4m3 "
+      "and k_rotary, was so for 576 and 136");
 }
 
 TEST_CASE("a stream's values and output end where its columns do") {

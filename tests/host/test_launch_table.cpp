@@ -113,11 +113,13 @@ TEST_CASE("every field of a call's key tells calls apart") {
   const Problem problem;
   Problem f16 = problem, head_dim = problem, head_dim_v = problem, k_rotary = problem;
   k_rotary.k_rotary = true;
+  Problem latent = problem;
+  latent.latent = true;
   f16.dtype = flashjit::DType::f16;
   head_dim.head_dim = 64;
   head_dim_v.head_dim_v = 64;
   std::vector<Problem> problems = with_any_features(problem);
-  problems.insert(problems.end(), {f16, head_dim, head_dim_v, k_rotary});
+  problems.insert(problems.end(), {f16, head_dim, head_dim_v, k_rotary, latent});
 
   std::vector<LaunchKey> keys;
   const std::vector<ShapeBucket> buckets = flashjit::shape_buckets();

@@ -290,7 +290,12 @@ class Case {
     return view;
   }
 
-  Tensor v() const { return setting_.paged ? pages_.v.view() : v_.view(); }
+  Tensor v() const {
+    if (setting_.latent_columns == 0) return setting_.paged ? pages_.v.view() : v_.view();
+    Tensor columns = k();
+    columns.shape[3] = setting_.latent_columns;
+    return columns;
+  }
 
   // Those that the text uses.
   std::vector<Capture> captures_of(const std::string& text) const {

@@ -138,6 +138,7 @@ TEST_CASE("each feature in the mma.sync family") {
       tests::ask(problem, row);
       if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
       if (problem.k_rotary) continue;  // test_rotary_keys.cpp
+      if (problem.latent) continue;    // below, with head dims that have it
       if (problem.e4m3 || (variant == kFewKeys && row.slot == generator::Slot::probability)) continue;  // refused
       calls.push_back({problem, {2, 150, 230, 4, 2}, variant});
       problem.causal = !problem.prefix, problem.window = true;
@@ -192,7 +193,8 @@ TEST_CASE("each feature on Hopper") {
       Problem problem = problem_of(264, 320);
       tests::ask(problem, row);
       if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
-      if (problem.e4m3 || problem.k_rotary || (variant == kPair && problem.block_mask)) continue;  // refused
+      if (problem.e4m3 || problem.k_rotary || problem.latent || (variant == kPair && problem.block_mask))
+        continue;  // refused
       calls.push_back({problem, {2, 150, 230, 4, 2}, variant});
       problem.causal = !problem.prefix, problem.window = true;
       calls.push_back({problem, {1, 150, 230, 4, 2}, variant});
@@ -228,6 +230,27 @@ TEST_CASE("sequences of any length, and keys in pages of any size") {
   check(calls);
 }
 
+TEST_CASE("values that are columns of their keys, which stay where they were loaded") {
+  std::vector<Call> calls;
+  const auto add = [&](Problem problem, const cli::CaseShape& shape, const char* variant) {
+    problem.latent = true;
+    calls.push_back({problem, shape, variant});
+    problem.ragged = true;
+    calls.push_back({problem, shape, variant});
+    problem.paged = true;
+    calls.push_back({problem, shape, variant});
+  };
+  for (const auto& [head_dim, head_dim_v] : {std::pair{576, 512}, {512, 512}, {264, 256}, {264, 128}, {448, 384}})
+    for (const char* variant : {kAlone, kPersistent, kPair, kSplit, kSplitPair, kMmaSplit}) {
+      const bool causal = head_dim_v % 256 == 0;
+      if (variant != kPair && variant != kSplitPair)
+        add(problem_of(head_dim, head_dim_v, causal), {2, 90, 333, 4, 2}, variant);
+      for (const std::int64_t keys : {64, 300, 640})
+        add(problem_of(head_dim, head_dim_v, causal), {1, 2, keys, head_dim == 576 ? 128 : 16, 1}, variant);
+    }
+  check(calls);
+}
+
 TEST_CASE("each feature beside split keys") {
   std::vector<Call> calls;
   for (const generator::FeatureRow& row : generator::features())
@@ -235,7 +258,8 @@ TEST_CASE("each feature beside split keys") {
       Problem problem = problem_of(320, 264);
       tests::ask(problem, row);
       if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
-      if (problem.e4m3 || problem.k_rotary || (variant == kSplitPair && problem.block_mask)) continue;  // refused
+      if (problem.e4m3 || problem.k_rotary || problem.latent || (variant == kSplitPair && problem.block_mask))
+        continue;  // refused
       calls.push_back({problem, {1, 5, 700, 32, 1}, variant});
       problem.causal = !problem.prefix, problem.window = true;
       calls.push_back({problem, {2, 5, 700, 4, 2}, variant});

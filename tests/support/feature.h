@@ -18,8 +18,11 @@ inline const generator::FunctionText& any_function(generator::FunctionKind kind)
   return generator::library_function(kind, generator::library_dtypes(kind).front());
 }
 
-// Keys in two tensors, which other head dims do not have: tests of all features leave it to those of its own.
-inline bool is_of_large_heads(const generator::FeatureRow& row) { return row.asked.flag == &Problem::k_rotary; }
+// Keys in two tensors, and values that are columns of keys, which other head dims do not have: tests of all features
+// leave it to those of its own.
+inline bool is_of_large_heads(const generator::FeatureRow& row) {
+  return row.asked.flag == &Problem::k_rotary || row.asked.flag == &Problem::latent;
+}
 
 inline void ask(Problem& problem, const generator::FeatureRow& row, bool asked = true) {
   if (row.asked.flag)

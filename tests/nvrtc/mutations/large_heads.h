@@ -54,6 +54,12 @@ inline constexpr Setting kLargePairPaged = [] {
   return setting;
 }();
 
+inline constexpr Setting kLargeLatent = [] {
+  Setting setting = kLarge;
+  setting.latent_columns = 256;
+  return setting;
+}();
+
 inline const std::vector<Mutation> kLargeHeadFaults = {
     // --- What streams send each other
     {.name = "P is sent without a fence",
@@ -191,6 +197,35 @@ inline const std::vector<Mutation> kLargeHeadFaults = {
      .original = "(rank * kKeysOfShare + first) * KeyPiece",
      .replacement = "first * KeyPiece",
      .kinds = {race, unwritten_shared}},
+
+    // --- Values that are where keys were
+    {.name = "columns of keys that are values are given back as others are",
+     .setting = kLargeLatent,
+     .file = "kernels/hopper_large.cuh",
+     .original = "      stage = own_pieces.take();\n",
+     .replacement = "      stage = own_pieces.take(), own_pieces.give_back(1);\n",
+     .kinds = {race, mbarrier_phase, deadlock}},
+    {.name = "each stream keeps the other one's columns",
+     .setting = kLargeLatent,
+     .file = "hopper/large_shape.cuh",
+     .original = "return stream * kOwnPieces + i;",
+     .replacement = "return (1 - stream) * kOwnPieces + i;"},
+    {.name = "all steps of P V have the first keys",
+     .setting = kLargeLatent,
+     .file = "kernels/hopper_large.cuh",
+     .original = "n_major_step(kPiece * Shape::kStepsOfValuePiece + step)",
+     .replacement = "n_major_step(step)"},
+    {.name = "values of a stream's own blocks are requested, too",
+     .setting = kLargeLatent,
+     .file = "hopper/large_loader.cuh",
+     .original = "    if (Shape::kOwnPieces != 0 && visited % Shape::kStreams == stream) return;",
+     .replacement = "",
+     .kinds = {race, unwritten_shared, deadlock, mbarrier_phase}},
+    {.name = "columns that stay are multiplied with those of the query that pass",
+     .setting = kLargeLatent,
+     .file = "kernels/hopper_large.cuh",
+     .original = "kOwn ? Shape::own_panel(stream, kPiece - Shape::kPassingPieces)",
+     .replacement = "kOwn ? Shape::passing_panel(stream, kPiece - Shape::kPassingPieces)"},
 
     // --- Partial results
     {.name = "partial results of both streams go to the first columns",

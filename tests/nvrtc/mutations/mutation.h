@@ -47,6 +47,7 @@ struct Setting {
   bool planned = false;         // called with a plan
   bool e4m3 = false;            // keys and values, with a scale for each head
   bool token_scales = false;    // and for each token
+  int latent_columns = 0;       // of v, which is the first columns of k; 0: it has memory of its own
   int rotary_dim = 0;           // columns of keys in a tensor of their own, beside head_dim of k and v
 };
 
