@@ -71,13 +71,13 @@ TEST_CASE("on sm_90a large heads have the Hopper family's kernel, and the mma fa
   problem.ragged = true;
   CHECK(family_of(problem, "qmore-kv8k-w4") == "hopper");
   problem.paged = true;
-  for (const char* bucket : {"q16-kvmore-w05", "qmore-kv8k-w4"}) CHECK(family_of(problem, bucket) == "mma");
+  for (const char* bucket : {"q16-kvmore-w05", "qmore-kv8k-w4"}) CHECK(family_of(problem, bucket) == "hopper");
   const Variant invariant = invariant_variant(problem, sm_90a(), ShapeBucket{}, true);
   CHECK(std::string(family(invariant)) == "mma");
   CHECK(why_not_invariant(invariant) == "");
 }
 
-TEST_CASE("few keys have blocks alone, many have pairs that share them, and listed ones never") {
+TEST_CASE("few keys have blocks alone, many have pairs that share them, and those of latent caches never") {
   const auto cluster_of = [](const Problem& problem, const char* bucket) {
     return std::get<HopperVariant>(default_variant(problem, sm_90a(), parse_shape_bucket(bucket))).cluster;
   };
@@ -86,7 +86,25 @@ TEST_CASE("few keys have blocks alone, many have pairs that share them, and list
   CHECK(cluster_of(problem, "qmore-kv1k-wmore") == 1);
   CHECK(cluster_of(problem, "qmore-kv2k-w4") == 2);
   problem.ragged = true;
+  CHECK(cluster_of(problem, "qmore-kv2k-w4") == 2);
+  problem.latent = true;
   CHECK(cluster_of(problem, "qmore-kv2k-w4") == 1);
+  problem = problem_of(512, 512);
+  problem.block_mask = true;  // which blocks of a cluster would have to share
+  CHECK(cluster_of(problem, "qmore-kv2k-w4") == 1);
+}
+
+TEST_CASE("keys of few queries are split, and those of batches in pages") {
+  const auto splits = [](const Problem& problem, const char* bucket) {
+    return splits_kv(default_variant(problem, sm_90a(), parse_shape_bucket(bucket)));
+  };
+  Problem problem = problem_of(512, 512);
+  CHECK(splits(problem, "q16-kvmore-w4"));
+  CHECK(splits(problem, "q64-kv1k-w05"));
+  CHECK_FALSE(splits(problem, "qmore-kv2k-w4"));
+  problem.ragged = problem.paged = true;
+  CHECK(splits(problem, "qmore-kv2k-w4"));
+  CHECK(splits(problem, "qmore-kv1k-w4"));
 }
 
 TEST_CASE("most choices are made on Hopper") {
