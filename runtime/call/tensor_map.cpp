@@ -41,14 +41,13 @@ TensorMapBoxes tensor_map_boxes(const ForwardCall& call, const HopperVariant& va
   };
   // Of a page those that a block has as many of, in whole numbers.
   const int share = variant.block_kv / variant.cluster;
-  const int kv_rows = call.problem.paged ? std::min(page_box_rows(*call.k), share & -share) : share;
+  const auto of_page = [&](int most) { return call.problem.paged ? std::min(page_box_rows(*call.k), most) : most; };
+  const int kv_rows = call.problem.paged ? of_page(share & -share) : share;
   return {.q = rows(plan.box_columns.q, variant.block_q),
           .k = {.columns = plan.box_columns.k, .heads = 1, .rows = kv_rows},
           .v = {.columns = plan.box_columns.v,
                 .heads = 1,
-                .rows = plan.box_keys_of_values == 0 ? kv_rows
-                        : call.problem.paged         ? std::min(kv_rows, plan.box_keys_of_values)
-                                                     : plan.box_keys_of_values},
+                .rows = plan.box_keys_of_values == 0 ? kv_rows : of_page(plan.box_keys_of_values)},
           .out = rows(plan.box_columns.out, kStoreRows)};
 }
 

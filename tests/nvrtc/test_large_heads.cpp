@@ -227,6 +227,13 @@ TEST_CASE("sequences of any length, and keys in pages of any size") {
           problem.ragged = true, problem.paged = paged;
           calls.push_back({problem, {3, queries, keys, heads, 1}, variant});
         }
+  // Few columns, of which a piece has all keys of a block, while a block of a pair has boxes of half of them.
+  for (const int head_dim_v : {8, 64, 128, 136})
+    for (const char* variant : {kPair, kSplit, kSplitPair}) {
+      Problem problem = problem_of(264, head_dim_v, true);
+      problem.ragged = problem.paged = true;
+      calls.push_back({problem, {2, 3, 300, 64, 1}, variant});
+    }
   check(calls);
 }
 
