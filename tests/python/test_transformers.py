@@ -59,6 +59,16 @@ def make_gemma():
         query_pre_attn_scalar=64))  # fmt: skip
 
 
+def make_gemma4():
+    """A layer of head dim 256 with a window, and one of 512 without: none is left to others."""
+    return make_model(transformers.Gemma4TextConfig(
+        **{**SMALL, "head_dim": 256}, sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"],
+        hidden_size_per_layer_input=0))  # fmt: skip
+
+
+HAS_GEMMA4 = hasattr(transformers, "Gemma4TextConfig")
+
+
 def make_gpt_oss():
     """With attention sinks in both of its layers. It has one expert, or rounding might choose another one."""
     return make_model(transformers.GptOssConfig(
@@ -211,6 +221,18 @@ class Trains(Models):
                     bound = 2 * (low[name] - exact[name]).abs().max().item() + 1e-5
                     self.assertLess((gradient - exact[name]).abs().max().item(), bound)
 
+    @unittest.skipUnless(HAS_GEMMA4, "this version of transformers has no Gemma 4")
+    def test_a_model_of_head_dims_256_and_512_trains(self):
+        model = make_gemma4()
+        exact = self.gradients(model, "sdpa", torch.float32)
+        low = self.gradients(model, "sdpa", torch.bfloat16)
+        with mock.patch("flashjit.transformers.sdpa_attention_forward") as sdpa:
+            for name, gradient in self.gradients(model, flashjit.transformers.NAME, torch.bfloat16).items():
+                with self.subTest(name):
+                    bound = 2 * (low[name] - exact[name]).abs().max().item() + 1e-5
+                    self.assertLess((gradient - exact[name]).abs().max().item(), bound)
+            sdpa.assert_not_called()
+
     def test_dropout_is_pytorchs_to_seed(self):
         model = make_model(attention_dropout=0.5).train()
         logits = []
@@ -252,6 +274,10 @@ class Generate(Models):
 
     def test_window_may_be_passed_one_token_at_a_time(self):
         self.check_generate(make_gemma(), tokens(6), 5)
+
+    @unittest.skipUnless(HAS_GEMMA4, "this version of transformers has no Gemma 4")
+    def test_a_model_of_head_dims_256_and_512_generates(self):
+        self.check_generate(make_gemma4(), tokens(12), 3)
 
     def test_static_caches_are_refused(self):
         with self.assertRaisesRegex(flashjit.Unsupported, f"past_key_values: .*DynamicCache.*{INSTEAD}"):
