@@ -47,6 +47,12 @@ CONFIGS = {
     ),
     "mistral": transformers.MistralConfig(**SIZES, **heads(128, 4, 2), sliding_window=WINDOW),
 }  # fmt: skip
+if hasattr(transformers, "Gemma4TextConfig"):  # windows at head dim 256, none at 512
+    CONFIGS["gemma4"] = transformers.Gemma4TextConfig(
+        **SIZES, **heads(256, 4, 2), sliding_window=WINDOW, hidden_size_per_layer_input=0,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+    )  # fmt: skip
+LOCAL = [name for name in ("gemma2", "gemma3", "gemma4", "gpt_oss", "llama4", "mistral") if name in CONFIGS]
 PEERS = {"gemma2": "eager", "gpt_oss": "eager"}  # others have SDPA, which knows neither caps nor sinks
 
 
@@ -136,13 +142,13 @@ class Models(unittest.TestCase):
                 self.check_generate(name, 130)
 
     def test_windows_and_chunks(self):
-        for name in ("gemma2", "gemma3", "gpt_oss", "llama4", "mistral"):
+        for name in LOCAL:
             for length in (WINDOW, WINDOW + 1, 1500):
                 with self.subTest(name, length=length):
                     self.check_prefill(name, length)
 
     def test_generate_past_the_window_or_chunk(self):
-        for name in ("gemma2", "gemma3", "gpt_oss", "llama4", "mistral"):
+        for name in LOCAL:
             for length in (WINDOW - 16, 3 * WINDOW):
                 with self.subTest(name, length=length):
                     self.check_generate(name, length)
