@@ -68,7 +68,8 @@ std::unique_ptr<ComparedCase> make_backward(Engine& engine, const DeviceInfo& de
 
 RandomComparison draw_backward(Engine& engine, const DeviceInfo& device, const Draw& draw) {
   const std::uint64_t seed = draw.seed;
-  const auto random = std::make_shared<RandomCase>(random_case(seed, kBackwardScope));
+  const auto random =
+      std::make_shared<RandomCase>(random_case(seed, draw.large_heads ? kLargeBackwardScope : kBackwardScope));
   GradientChoices choices = random_gradients(seed);
   choices.variant = random_backward_variant(engine, *random, device.architecture, seed);
   const auto make = [random, choices, seed, &engine, ordinal = device.ordinal]() -> std::unique_ptr<ComparedCase> {

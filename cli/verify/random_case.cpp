@@ -144,6 +144,12 @@ ProblemDims random_large_dims(Dice& dice) {
   if (dice.one_in(2)) return {dtype, draw(kSmallestLarge, kLargestHeadDim), draw(kSmallest, kLargestHeadDimV)};
   return {dtype, draw(kSmallest, kLargestHeadDim), equal};
 }
+// Equal ones.
+ProblemDims random_large_gradient_dims(Dice& dice) {
+  const DType dtype = dice.one_in(2) ? DType::f16 : DType::bf16;
+  const int head_dim = dice.one_in(3) ? kLargestHeadDimV : 8 * static_cast<int>(dice.from_to(33, 64));
+  return {dtype, head_dim, head_dim};
+}
 // Few queries of many heads to one of keys.
 void widen_group(Dice& dice, CaseShape& shape) {
   shape.heads_q = dice.one_of<std::int64_t>({16, 24, 64, 96, 128});
@@ -257,27 +263,40 @@ const std::vector<const char*> kFewRows{kSharedRows[0],
                                         "hopper-q8-kv128-s1-qs1-whole-serial-ppoff-always-fixed-split-splitkv"};
 bool is_hopper(const Variant& variant) { return std::holds_alternative<HopperVariant>(variant); }
 
+// Masks that are spans of keys, sinks, scales and lengths.
+AttentionOptions spans_of(AttentionOptions options) {
+  options.softcap = 0;
+  options.alibi_slopes.reset(), options.bias.reset();
+  options.boolean_mask.reset(), options.documents.reset(), options.tree.reset();
+  options.dropout = {}, options.dropout_mask.reset();
+  return options;
+}
+
 }  // namespace
 
 RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   Dice dice(seed);
   RandomCase random;
   random.shape = random_shape(dice);
-  if (!scope.far_scores && is_far(random.shape.scores)) random.shape.scores = Scores::random;
+  const bool is_too_far = scope.spans_alone ? has_far_keys(random.shape.scores) : is_far(random.shape.scores);
+  if (!scope.far_scores && is_too_far) random.shape.scores = Scores::random;
   if (scope.large_heads && dice.one_in(3)) widen_group(dice, random.shape);
   // Some have few features and some nearly all.
   RandomOptions draw(dice, random.shape, dice.one_of<std::int64_t>({2, 4, 8}));
   AttentionOptions options = draw.draw();
   if (!scope.pages) options.page_table.reset();
+  if (scope.spans_alone) options = spans_of(options);
   RandomTexts texts(dice, call_shape(random.shape));
-  if (draw.has()) texts.add_score(scope.far_scores);
-  if (draw.has()) texts.add_mask();
+  if (draw.has() && !scope.spans_alone) texts.add_score(scope.far_scores);
+  if (draw.has() && !scope.spans_alone) texts.add_mask();
   random.texts = std::move(texts).texts();
-  const ProblemDims dims = scope.large_heads ? random_large_dims(dice) : random_dims(dice);
+  const ProblemDims dims = scope.spans_alone   ? random_large_gradient_dims(dice)
+                           : scope.large_heads ? random_large_dims(dice)
+                                               : random_dims(dice);
   random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
   store(random.problem, random_stored(seed), scope);
-  store_apart(random.problem, seed, scope);
-  if (scope.large_heads && !has_far_keys(random.shape.scores)) share_memory(random.problem, seed);
+  if (!scope.spans_alone) store_apart(random.problem, seed, scope);
+  if (scope.large_heads && !scope.spans_alone && !has_far_keys(random.shape.scores)) share_memory(random.problem, seed);
   if (random.problem.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);
   random.inputs = case_inputs(random.problem, random.shape, options, dice.bits());
   if (!random.texts.empty()) {
@@ -328,6 +347,7 @@ std::optional<BackwardVariant> random_backward_variant(const Engine& engine, con
   const bool has_rows = random.shape.seqlen_q > 0 && random.shape.seqlen_kv > 0;
   const bool wants_hopper = has_hopper && has_rows && !dice.one_in(3);
   std::erase_if(variants, [&](const BackwardVariant& variant) { return is_hopper(variant) != wants_hopper; });
+  if (variants.empty()) return {};
   return dice.one_of(variants);
 }
 

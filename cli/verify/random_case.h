@@ -32,9 +32,11 @@ struct RandomScope {
   bool far_scores = true;    // infinite ones, such that f32 tells no neighbours apart, and NaN
   bool rotary_e4m3 = true;   // k and v of e4m3 where keys are in two tensors
   bool large_heads = false;  // head dims above 256 alone, and at times as many heads of a group as share a tile then
+  bool spans_alone = false;  // of masks those that are spans of keys, and no scores, predicates and dropout
 };
-// What backward kernels take.
+// What backward kernels take, and those of large heads.
 inline constexpr RandomScope kBackwardScope{false, false, false, false, false, false};
+inline constexpr RandomScope kLargeBackwardScope{false, false, false, false, false, false, true, true};
 RandomCase random_case(std::uint64_t seed, const RandomScope& scope = {});
 
 // What a call for gradients of the case asks for; at least one.

@@ -270,7 +270,8 @@ void add_problem_choices(CLI::App* verify, Options& options) {
   options.not_with_backward = {variant, all_variants};
   for (const CLI::Option* feature : lists.features) {
     const std::string name = name_of(feature);
-    for (const char* without : {"--paged", "--e4m3", "--token-scales", "--e4m3-queries", "--fast-sums", "--block-mask"})
+    for (const char* without : {"--paged", "--e4m3", "--token-scales", "--e4m3-queries", "--fast-sums", "--block-mask",
+                                "--k-rotary", "--latent"})
       if (name == without) options.not_with_backward.push_back(feature);
   }
   options.not_with_random = {lists.dtypes, lists.head_dims, lists.masks, variant, all_variants};
@@ -278,10 +279,9 @@ void add_problem_choices(CLI::App* verify, Options& options) {
   CLI::Option* const random =
       add_integer(verify, "--random", options.random, "N", {1, 1000000},
                   "Instead of these, N random combinations of features, each with a kernel and a call of its own");
-  CLI::Option* const large_heads =
-      add_flag(verify, "--large-heads", options.large_heads, "Each with head dims above 256");
+  CLI::Option* const large_heads = add_flag(verify, "--large-heads", options.large_heads,
+                                            "Each with head dims above 256; of gradients with what has them there");
   need(large_heads, random);
-  options.not_with_backward.push_back(large_heads);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ TEST_CASE("every feature of the table is drawn, alone with each other one, and l
   const std::size_t rows = generator::features().size();
   for (std::size_t i = 0; i < rows; ++i) {
     const auto& row = generator::features()[i];
-    if (row.word == "k_rotary") continue;  // of large heads alone
+    if (row.word == "k_rotary" || row.word == "latent") continue;  // of large heads alone
     CAPTURE(std::string(row.word));
     CHECK(any([&](const RandomCase& random) { return !row.is_in(random.problem); }));
     for (std::size_t j = 0; j <= i; ++j) {
@@ -97,6 +97,22 @@ TEST_CASE("keys in two tensors are drawn among large heads alone, of e4m3 with e
   for (const int count : {of_tokens, of_heads, of_16_bits, paged}) CHECK(count > 0);
   CHECK(apart < static_cast<int>(kSeeds) / 2);
   CHECK_FALSE(any([](const RandomCase& random) { return random.problem.k_rotary; }));
+}
+
+TEST_CASE("values in the memory of keys are drawn among large heads alone, where keys are values") {
+  cli::RandomScope scope;
+  scope.large_heads = true, scope.e4m3_keys = scope.e4m3_products = false;
+  int latent = 0, paged = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const RandomCase random = cli::random_case(seed, scope);
+    if (!random.problem.latent) continue;
+    CHECK_NOTHROW(validate(random.problem));
+    CHECK_FALSE(cli::has_far_keys(random.shape.scores));
+    ++latent, paged += random.problem.paged;
+  }
+  CHECK(paged > 0);
+  CHECK(latent < static_cast<int>(kSeeds) / 2);
+  CHECK_FALSE(any([](const RandomCase& random) { return random.problem.latent; }));
 }
 
 TEST_CASE("calls ask for the problem, but for the block mask, and a block mask has predicates to be made of") {
@@ -214,6 +230,31 @@ TEST_CASE("large heads are above 256 all of them, equal or not, by variants of b
   CHECK(words.size() == 5);
 }
 
+TEST_CASE("calls for gradients of large heads have what has them there, and leave no feature of it out") {
+  EngineOptions options;
+  options.policy = Policy::off;
+  options.emulate = "sm_90a";
+  const Engine engine(options);
+  std::set<std::string> kinds;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const RandomCase random = cli::random_case(seed, cli::kLargeBackwardScope);
+    const Problem& problem = random.problem;
+    CHECK(problem.head_dim > 256);
+    CHECK(problem.head_dim == problem.head_dim_v);
+    CHECK_NOTHROW(validate(BackwardProblem{problem}));
+    CHECK_NOTHROW(cli::random_backward_variant(engine, random, "sm_90a", seed));
+    for (const auto& [kind, is_so] : {std::pair{"causal", problem.causal},
+                                      {"window", problem.window},
+                                      {"chunk", problem.chunk},
+                                      {"prefix", problem.prefix},
+                                      {"sinks", problem.sinks},
+                                      {"ragged", problem.ragged},
+                                      {"grouped", random.shape.heads_q > random.shape.heads_kv}})
+      if (is_so) kinds.insert(kind);
+  }
+  CHECK(kinds.size() == 7);
+}
+
 TEST_CASE("calls for gradients have what has them, by the same features otherwise, and ask for any of them") {
   std::set<std::string> choices;
   std::set<std::string> words;
@@ -232,8 +273,8 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
   for (std::uint64_t seed = 0; seed < kManySeeds; ++seed) choices.insert(cli::to_string(cli::random_gradients(seed)));
   for (const auto& row : generator::features()) {
     CAPTURE(std::string(row.word));
-    const bool has_none = std::set<std::string>{"paged",     "e4m3",         "token_scales", "e4m3_queries",
-                                                "fast_sums", "block_scales", "k_rotary",     "blocks"}
+    const bool has_none = std::set<std::string>{"paged",        "e4m3",     "token_scales", "e4m3_queries", "fast_sums",
+                                                "block_scales", "k_rotary", "latent",       "blocks"}
                               .count(std::string(row.word)) != 0;
     CHECK((words.count(std::string(row.word)) == 0) == has_none);
   }
