@@ -201,7 +201,7 @@ class Numbers(Backend):
         self.check(layer)
 
     def test_head_sizes(self):
-        for dim in (8, 40, 256):
+        for dim in (8, 40, 256, 512):
             with self.subTest(dim):
                 self.check(Layer(dim=dim))
 
@@ -462,7 +462,7 @@ def reasons(**changes):
 class Selection(unittest.TestCase):
     def test_what_it_can_is_selected(self):
         for changes in (
-            {}, {"head_size": 8}, {"head_size": 40}, {"head_size": 256}, {"dtype": torch.float16},
+            {}, {"head_size": 8}, {"head_size": 40}, {"head_size": 256}, {"head_size": 512}, {"dtype": torch.float16},
             {"kv_cache_dtype": "bfloat16"}, {"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8_e4m3"},
             {"kv_cache_dtype": None}, {"block_size": 16}, {"block_size": 48}, {"has_sink": True},
             {"kv_cache_dtype": "fp8", "use_per_head_quant_scales": True}, {"has_sliding_window": True},
@@ -475,7 +475,7 @@ class Selection(unittest.TestCase):
 
     def test_what_it_cannot_is_refused(self):
         for changes in (
-            {"head_size": 264}, {"head_size": 20}, {"dtype": torch.float32}, {"kv_cache_dtype": "fp8_e5m2"},
+            {"head_size": 520}, {"head_size": 20}, {"dtype": torch.float32}, {"kv_cache_dtype": "fp8_e5m2"},
             {"kv_cache_dtype": "nvfp4"}, {"kv_cache_dtype": "fp8_per_token_head"}, {"kv_cache_dtype": "float16"},
             {"block_size": 8}, {"use_mla": True}, {"use_sparse": True}, {"use_mm_prefix": True},
             {"use_batch_invariant": True}, {"use_pcp": True}, {"use_dcp": True}, {"use_rswa": True},
@@ -489,7 +489,7 @@ class Selection(unittest.TestCase):
     def test_reasons_of_combinations_name_an_argument(self):
         self.assertIn("kv_cache_dtype: must be that of the model, torch.bfloat16, or fp8, was float16",
                       reasons(kv_cache_dtype="float16"))
-        self.assertIn("head_size: must be a multiple of 16 with an fp8 cache, was 40",
+        self.assertIn("head_size: must be a multiple of 16 up to 256 with an fp8 cache, was 40",
                       reasons(kv_cache_dtype="fp8", head_size=40))
         self.assertIn("kv_cache_dtype: must not be fp8 but on compute capability 9.0",
                       reasons(kv_cache_dtype="fp8", device_capability=DeviceCapability(12, 0)))
@@ -512,7 +512,7 @@ class Refusals(unittest.TestCase):
 
     def test_layers_that_there_are_no_kernels_for(self):
         for message, options in (("kv_cache_dtype: must be one of auto, .*, was int8", {"kv_cache_dtype": "int8"}),
-                                 ("head_size: must be a multiple of 8 from 8 to 256, was 512", {"dim": 512})):
+                                 ("head_size: must be a multiple of 8 from 8 to 512, was 520", {"dim": 520})):
             self.refused(flashjit.Unsupported, message, lambda: Layer(**options))
         self.refused(flashjit.InvalidArgument, r"sinks: must be \(4,\), one for each head, was \(3,\)",
                      lambda: Layer(sinks=torch.zeros(3)))

@@ -86,7 +86,7 @@ class FlashJITBackend(AttentionBackend):
 
     @classmethod
     def supports_head_size(cls, head_size: int) -> bool:
-        return head_size % 8 == 0 and 8 <= head_size <= 256
+        return head_size % 8 == 0 and 8 <= head_size <= 512
 
     @classmethod
     def supports_sink(cls) -> bool:
@@ -132,8 +132,8 @@ class FlashJITBackend(AttentionBackend):
             return None
         if (device_capability.major, device_capability.minor) != (9, 0):
             return "kv_cache_dtype: must not be fp8 but on compute capability 9.0"
-        if head_size % 16 != 0:
-            return f"head_size: must be a multiple of 16 with an fp8 cache, was {head_size}"
+        if head_size % 16 != 0 or head_size > 256:
+            return f"head_size: must be a multiple of 16 up to 256 with an fp8 cache, was {head_size}"
         return None
 
 
@@ -260,7 +260,7 @@ class FlashJITImpl(AttentionImpl[FlashJITMetadata]):
             known = ", ".join(_CACHE_DTYPES)
             raise flashjit.Unsupported(f"kv_cache_dtype: must be one of {known}, was {kv_cache_dtype}")
         if not FlashJITBackend.supports_head_size(head_size):
-            raise flashjit.Unsupported(f"head_size: must be a multiple of 8 from 8 to 256, was {head_size}")
+            raise flashjit.Unsupported(f"head_size: must be a multiple of 8 from 8 to 512, was {head_size}")
         if sinks is not None and tuple(sinks.shape) != (num_heads,):
             was = tuple(sinks.shape)
             raise flashjit.InvalidArgument(f"sinks: must be ({num_heads},), one for each head, was {was}")
