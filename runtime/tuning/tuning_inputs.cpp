@@ -7,7 +7,6 @@
 
 #include "generator/arguments.h"
 #include "generator/features.h"
-#include "runtime/call/tensor_dims.h"
 #include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
 #include "runtime/tuning/stand_in_calls.h"
@@ -150,14 +149,14 @@ CallShape TuningCall::block_mask_shape() const {
 }
 
 Tensor first_columns(Tensor rows, std::int64_t columns) {
-  rows.shape[head_dim_dim] = columns;
+  rows.shape[3] = columns;
   return rows;
 }
 
 HostTensor first_columns(const HostTensor& rows, std::int64_t columns) {
   Dims shape = rows.shape();
-  const auto width = static_cast<std::size_t>(shape[head_dim_dim]);
-  shape[head_dim_dim] = columns;
+  const auto width = static_cast<std::size_t>(shape[3]);
+  shape[3] = columns;
   HostTensor first(rows.dtype(), shape);
   const std::size_t size = size_of(rows.dtype()), bytes = static_cast<std::size_t>(columns) * size;
   const auto* const from = static_cast<const unsigned char*>(rows.data());
