@@ -22,7 +22,15 @@ from torch import Tensor
 
 import flashjit
 from flashjit._words import in_words
-from flashjit.torch import _as_rows, _is_unwatched, _require_tensor, _wants_gradients, attention
+from flashjit.torch import (
+    _are_plain,
+    _as_rows,
+    _is_unrecorded,
+    _is_unwatched,
+    _require_tensor,
+    _wants_gradients,
+    attention,
+)
 
 __all__ = [
     "flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
@@ -445,25 +453,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, deterministic: bool, lse: bool, opt
 def _is_no_window(window_size: Any) -> bool:
     """Of the default, and what is spelled like it; others are looked at."""
     return type(window_size) is tuple and window_size == (-1, -1) and type(window_size[0]) is type(window_size[1]) is int
-
-
-def _are_plain(q: Tensor, k: Tensor, v: Tensor, *indices: Optional[Tensor]) -> bool:
-    """Whether flashjit.attention may have them as they are, which refuses rows that are not contiguous."""
-    for index in indices:
-        if index is not None and type(index) is not Tensor:
-            return False
-    return type(q) is type(k) is type(v) is Tensor and not torch.compiler.is_compiling()
-
-
-def _is_unrecorded(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether nobody watches plain tensors: what _attend finds out, for the host in a tenth of the time."""
-    return (
-        not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
-        and not torch._C._is_any_autocast_enabled()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._is_tracing()
-    )  # fmt: skip
 
 
 def _scale_of_heads(name: str, descale: Optional[Tensor], k: Tensor, times: int = 1) -> Optional[Tensor]:

@@ -329,6 +329,26 @@ def _is_unwatched(*tensors: Tensor) -> bool:
     return all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
 
 
+def _are_plain(q: Tensor, k: Tensor, v: Tensor, *indices: Optional[Tensor]) -> bool:
+    """Whether flashjit.attention may have them as they are, which refuses rows that are not contiguous."""
+    for index in indices:
+        if index is not None and type(index) is not Tensor:
+            return False
+    return type(q) is type(k) is type(v) is Tensor and not torch.compiler.is_compiling()
+
+
+def _is_unrecorded(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether nobody watches plain tensors: what _is_unwatched and others find out, for the host in a tenth of the
+    time."""
+    return (
+        not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        and not torch._C._is_any_autocast_enabled()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._is_tracing()
+    )  # fmt: skip
+
+
 def _wants_gradients(tensors: "Sequence[Tensor]") -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
@@ -515,6 +535,8 @@ def scaled_dot_product_attention(
     if is_causal and query.shape[2] != key.shape[2]:
         key, value = _visible_keys(query, key, value)
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if attn_mask is None and _are_plain(q, k, v) and _is_unrecorded(q, k, v) and q.dtype != torch.float64:
+        return flashjit.attention(q, k, v, causal=is_causal, scale=scale).transpose(1, 2)  # as attention() would call it
     masks = {} if attn_mask is None else _as_mask_or_bias(attn_mask, key.shape[2])
     return attention(q, k, v, causal=is_causal, scale=scale, **masks).transpose(1, 2)
 
