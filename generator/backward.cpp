@@ -62,9 +62,12 @@ BackwardVariant default_backward_variant(const Problem& problem, const Architect
                                          std::int64_t seqlen_q, bool has_tensor_maps) {
   const HopperBackwardVariant hopper = default_hopper_backward(problem, seqlen_q);
   if (is_large(problem)) {  // which no other kernel has
-    if (std::string why = why_illegal(problem, hopper, architecture); !why.empty())
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("{}, for gradients of head dims above {}", why, kMostUsualHeadDim));
+    if (!why_illegal(problem, hopper, architecture).empty())
+      throw Error(
+          ErrorCode::unsupported,
+          fmt::format("head_dim: must be at most {} for gradients on {}, as those above have kernels for sm_90a "
+                      "alone, was {}",
+                      kMostUsualHeadDim, architecture.name, problem.head_dim));
     return hopper;
   }
   const bool suits_hopper = has_tensor_maps && seqlen_q >= kLeastQueriesOfHopper;

@@ -259,8 +259,8 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   if (block_scales) all.k_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
   const DType of_q = e4m3_queries ? DType::e4m3 : dtype, of_kv = e4m3 ? DType::e4m3 : dtype;
   if (e4m3_queries) require_e4m3_products(dims, fast_sums, all);
-  Problem problem =
-      for_option("--window", [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
+  Problem problem = for_option(k_rotary ? "--k-rotary" : "--window",
+                               [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
   problem.latent = latent;
   for_option("--latent", [&] { validate(problem); });
   return problem;

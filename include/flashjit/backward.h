@@ -33,7 +33,7 @@ struct MmaBackwardVariant {
 };
 // That of the Hopper family, for sm_90a, masks that are spans of keys (causal, window, chunk, prefix), head dims that
 // are both up to 64, both up to 128 with a head_dim above 64, both from 200 to 256, or above 256 and equal, and tensors
-// q, k, v, dout and out that are not empty and have no stride of 0: hopper-q64-kv128
+// q, k, v, dout and out that have no stride of 0 and, but of head dims above 256, are not empty: hopper-q64-kv128
 struct HopperBackwardVariant {
   int block_q = 64;    // queries of one step: 64 for a head_dim above 64, or 80 up to 128; else 128
   int block_kv = 128;  // keys and values of a thread block: 128 for head dims up to 128, else 64
@@ -97,21 +97,21 @@ struct Gradients {
 // in it that has no derivative is Error(compile_failed). page_table, batch_indices_kv and k and v of e4m3 have no
 // kernels yet: Error(unsupported) names the option. So it does of head dims above 256, where these are not equal or
 // above 512, where the architecture is not sm_90a, and where scores are changed or masked by more than spans of keys.
-// Ragged batches get a kernel of mma.sync unless another is named.
+// Ragged batches of head dims up to 256 get a kernel of mma.sync unless another is named.
 //
 // Kernels are made at the first call, or ahead of it by Engine::prepare_backward: of the Hopper family where that has
-// them and there are 64 queries or more, else of mma.sync. dq is a sum by atomic additions in f32, whose order, and so
-// its last bits, may differ from run to run, and so is dbias where the bias stands for more than one batch entry, head
-// or query; the others do not. deterministic: thread blocks add to a row of dq one after the other, always in the same
-// order, whatever else runs on the GPU; such a dbias is refused by Error(unsupported). docs/kernels/backward.md says
-// what it costs.
+// them and there are 64 queries or more, or a head dim is above 256, else of mma.sync. dq is a sum by atomic additions
+// in f32, whose order, and so its last bits, may differ from run to run, and so is dbias where the bias stands for more
+// than one batch entry, head or query; the others do not. deterministic: thread blocks add to a row of dq one after the
+// other, always in the same order, whatever else runs on the GPU; such a dbias is refused by Error(unsupported).
+// docs/kernels/backward.md says what it costs.
 //
-// The call allocates in stream order, and frees, two floats for each row of q, and for dq head_dim more; the Hopper
-// family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to 256, and has two counters
-// for each head of k. A deterministic dq has one or two counters more for each head and tile of queries. For dslopes
-// there are four or eight floats more for each query head of a batch entry and each tile of keys, and for a dbias that
-// is not f32 and packed as many as it has elements. A ragged batch has 48 bytes more for each tile of keys and each
-// sequence, and where tiles are padded one tile more for each sequence.
+// The call allocates in stream order, and frees, two floats for each row of q, and for dq, but of head dims above 256,
+// head_dim more; the Hopper family pads rows to a multiple of 64 or 128, and a head_dim above 64 to 128, above 128 to
+// 256, and has two counters for each head of k. A deterministic dq has one or two counters more for each head and tile
+// of queries. For dslopes there are four or eight floats more for each query head of a batch entry and each tile of
+// keys, and for a dbias that is not f32 and packed as many as it has elements. A ragged batch has 48 bytes more for
+// each tile of keys and each sequence, and where tiles are padded one tile more for each sequence.
 //
 // Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
 // magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and

@@ -199,7 +199,7 @@ def plan(q: Any, k: Any, v: Any, *, memory: Any = None, stream: Any = None, engi
     Parameters
     ----------
     q, k, v : arrays, as those of the calls
-        Their elements are not read.
+        Their elements are not read. Of head dims above 256 v is a view of the first columns of k for all of them or none.
     memory : array [words] of int32
         For the list and partial results, on the device of q, contiguous and aligned to 16 bytes; Plan.words says how
         many a plan for these sizes has, and there may be more. Nobody else may write to it as long as calls have the
@@ -253,7 +253,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         As of flashjit.attention.
     options :
         Those of the call, without out, lse, plan and fixed_split_size; variant is one of the backward kernels,
-        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". A score is differentiated by the score alone: what it
+        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". Head dims above 256 have gradients on sm_90a, of equal head dims
+        up to 512, below masks that are spans of keys, by "hopper-q64-kv64". A score is differentiated by the score alone: what it
         captures gets no gradient. There are no backward kernels yet for batch_indices_kv and page_table: Unsupported.
         Keys and values of no sequence get gradients of 0.
     """

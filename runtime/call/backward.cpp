@@ -188,6 +188,7 @@ float* row_sums(const BackwardCall& call) { return lse_log2(call) + rows_of_all(
 
 BackwardCall validate_backward(const GivenGradients& given) {
   check_options(given.opts);
+  if (given.opts.k_rotary) throw Error(ErrorCode::unsupported, "k_rotary: must not be given, it has no gradient yet");
   BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}, 0, {}};
   if (call.forward.problem.e4m3)
     throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");

@@ -399,8 +399,12 @@ CallShape tuning_shape(const ForwardCall& call) noexcept {
   return {call.batch, call.usual_seqlen_q, keys, call.num_heads_q, call.num_heads_kv};
 }
 
-// Whether each row of v is where that of k begins.
-bool is_first_columns(const Tensor& v, const Tensor& k) noexcept { return v.data == k.data && v.strides == k.strides; }
+// Whether each row of v is where that of k begins. Strides of dimensions of size 1 mean nothing.
+bool is_first_columns(const Tensor& v, const Tensor& k) noexcept {
+  const auto same_stride = [&](int dim) { return k.shape[dim] == 1 || v.strides[dim] == k.strides[dim]; };
+  return k.data != nullptr && v.data == k.data && same_stride(batch_dim) && same_stride(seqlen_dim) &&
+         same_stride(heads_dim);
+}
 
 ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& opts) {
   check_dtypes(q, k, v);

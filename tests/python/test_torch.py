@@ -325,6 +325,20 @@ class Operator(CloseTo):
         with torch.no_grad():
             flashjit.torch.attention(large.clone().requires_grad_(), large, usual)
 
+    def test_what_large_heads_have_no_gradients_with_is_refused_there_too(self):
+        (large,) = random_tensors((1, 16, 2, 264))
+        q, slopes, seen = large.clone().requires_grad_(), torch.ones(2), torch.ones(1, 1, 16, 16, dtype=torch.bool)
+        for name, options in (("softcap", {"softcap": 2.0}), ("alibi_slopes", {"alibi_slopes": slopes}),
+                              ("boolean_mask", {"boolean_mask": seen}), ("score", {"score": "score * 2"}),
+                              ("dropout", {"dropout": 0.5})):  # fmt: skip
+            with self.subTest(name):
+                with self.assertRaisesRegex(flashjit.Unsupported, f"^{name}: .* head_dim is above 256"):
+                    flashjit.torch.attention(q, large, large, **options)
+                with torch.no_grad():
+                    flashjit.torch.attention(q, large, large, **options)
+        flashjit.torch.attention(q, large, large, causal=True, window=(5, 0), sinks=slopes).sum().backward()
+        self.assertTrue(q.grad.isfinite().all())
+
     def test_says_of_itself_what_is_true(self):
         of_heads = torch.tensor([0.5, -0.125])
         for options in ((), ((3, 0),), (None, 5), (None, None, 2.0), (None, None, None, of_heads),
