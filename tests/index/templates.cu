@@ -39,6 +39,7 @@
 #include "parts/softmax/sinks.cuh"
 #include "parts/stored/e4m3.cuh"
 #include "parts/stored/token_scales.cuh"
+#include "parts/values/latent.cuh"
 
 // In place of the functions that generator/functions.cpp makes of texts.
 namespace text {
@@ -281,6 +282,7 @@ struct LargeConfig : HopperConfig {
   static constexpr Rescale kRescale = Rescale::rare;
   static constexpr bool kSplitKv = false;
   static constexpr int kPieces = 9;
+  using Values = ValuesBy<LatentValues>;
   using Scores = LargeScoreMatrix;
   using Probabilities = LargeProbabilityMatrix;
   using Output = LargeOutputMatrix;
