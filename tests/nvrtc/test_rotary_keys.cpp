@@ -157,7 +157,8 @@ TEST_CASE("each feature beside keys in two tensors") {
         tests::ask(problem, row);
         if (problem.block_mask) problem.documents = &tests::any_function(generator::FunctionKind::documents);
         const bool drops = row.slot == generator::Slot::probability;
-        if (problem.e4m3_queries || problem.latent || (drops && parse_variant("kv128", parse_variant(variant)) != parse_variant(variant)))
+        if (problem.e4m3_queries || problem.latent ||
+            (drops && parse_variant("kv128", parse_variant(variant)) != parse_variant(variant)))
           continue;  // refused
         calls.push_back({problem, {2, 50, 230, 4, 2}, variant});
         problem.causal = !problem.prefix, problem.window = true;
