@@ -8,11 +8,7 @@
 
 #include "flashjit/flashjit.h"
 #include "generator/backward.h"
-#include "runtime/kernels/kernel_store.h"
-#include "runtime/kernels/nvrtc.h"
-#include "runtime/support/logger.h"
-#include "runtime/support/parallel.h"
-#include "tests/nvrtc/kernel_jobs.h"
+#include "tests/nvrtc/kernel_requests.h"
 #include "tests/support/backward_case.h"
 #include "tests/support/emulating_engine.h"
 #include "tests/support/error_code.h"
@@ -489,19 +485,5 @@ TEST_CASE("backward kernels compile for every target without spills") {
                            .source,
                        hopper.name, cache::Facts{});
     }
-  const EngineOptions options = EngineOptions::from_environment();
-  const runtime::Logger log(nullptr);
-  runtime::Nvrtc nvrtc({options.nvrtc_path, options.nvrtc_directories}, log);
-  runtime::KernelStoreOptions without_cache;
-  without_cache.policy = Policy::off;
-  runtime::KernelStore store(without_cache, nvrtc, log);
-  const std::vector<runtime::KernelRequest> requests = tests::sample(all);
-  std::vector<std::string> faults(requests.size());
-  runtime::parallel_for(requests.size(), [&](std::size_t i) {
-    const auto image = store.get(requests[i]).image;
-    const int known = tests::known_spill(nvrtc.version(), requests[i].source().name);
-    if (image->spill_bytes > known || (image->stack_bytes != 0 && known == 0) || image->registers == 0)
-      faults[i] = requests[i].source().name + " spills " + std::to_string(image->spill_bytes);
-  });
-  for (const std::string& fault : faults) CHECK(fault == "");
+  tests::expect_no_spills(all);
 }

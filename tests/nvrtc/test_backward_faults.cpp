@@ -10,11 +10,10 @@
 
 #include "flashjit/flashjit.h"
 #include "tests/support/backward_case.h"
+#include "tests/support/backward_fault.h"
 #include "tests/support/emulating_engine.h"
-#include "tests/support/plant.h"
 #include "tests/support/ragged_backward_case.h"
 #include "tests/support/sample.h"
-#include "tests/support/temporary_directory.h"
 
 namespace {
 
@@ -22,29 +21,9 @@ using namespace flashjit;
 using Case = tests::BackwardCase;
 using O = AttentionOptions;
 
-struct Fault {
-  const char *name, *file, *original, *replacement;
-  bool is_wide = false;
-};
+using Fault = tests::BackwardFault;
+using tests::check_found;
 
-// By one of so many cases. is_right(i, options): of engines whose templates have the fault.
-void check_found(const Fault& fault, const char* architecture, int cases,
-                 const std::function<bool(int, const EngineOptions&)>& is_right) {
-  CAPTURE(std::string(fault.name));
-  const tests::TemporaryDirectory directory;
-  tests::plant(fault.file, fault.original, fault.replacement, directory / "templates");
-  EngineOptions options = tests::emulating(architecture);
-  options.template_directory = (directory / "templates").string();
-  options.emulation.most_instructions = 30'000'000;  // where blocks wait for each other for ever
-  bool right = true;
-  try {
-    for (int i = 0; right && i < cases; ++i) right = is_right(i, options);
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kernel_fault);
-    right = false;
-  }
-  CHECK_FALSE(right);
-}
 // By one engine for all. what_is_wrong(i, engine): empty where case i is right.
 void check_found(const Fault& fault, const char* architecture, int cases,
                  const std::function<std::string(int, Engine&)>& what_is_wrong) {

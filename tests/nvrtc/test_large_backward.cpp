@@ -9,17 +9,13 @@
 
 #include "flashjit/flashjit.h"
 #include "generator/backward.h"
-#include "runtime/kernels/kernel_store.h"
-#include "runtime/kernels/nvrtc.h"
-#include "runtime/support/logger.h"
-#include "runtime/support/parallel.h"
+#include "tests/nvrtc/kernel_requests.h"
 #include "tests/support/backward_case.h"
+#include "tests/support/backward_fault.h"
 #include "tests/support/emulating_engine.h"
 #include "tests/support/error_code.h"
-#include "tests/support/plant.h"
 #include "tests/support/ragged_backward_case.h"
 #include "tests/support/sample.h"
-#include "tests/support/temporary_directory.h"
 
 namespace {
 
@@ -217,55 +213,14 @@ TEST_CASE("backward kernels of large heads compile without spills") {
             all.emplace_back(generator::render_backward(problem, variant, pass, hopper).source, hopper.name,
                              cache::Facts{});
         }
-  const EngineOptions options = EngineOptions::from_environment();
-  const runtime::Logger log(nullptr);
-  runtime::Nvrtc nvrtc({options.nvrtc_path, options.nvrtc_directories}, log);
-  runtime::KernelStoreOptions without_cache;
-  without_cache.policy = Policy::off;
-  runtime::KernelStore store(without_cache, nvrtc, log);
-  const std::vector<runtime::KernelRequest> requests = tests::sample(all);
-  std::vector<std::string> faults(requests.size());
-  runtime::parallel_for(requests.size(), [&](std::size_t i) {
-    const auto image = store.get(requests[i]).image;
-    if (image->spill_bytes != 0 || image->stack_bytes != 0 || image->registers == 0)
-      faults[i] = requests[i].source().name + " spills " + std::to_string(image->spill_bytes);
-  });
-  for (const std::string& fault : faults) CHECK(fault == "");
+  tests::expect_no_spills(all);
 }
-
-namespace {
-
-struct Fault {
-  const char *name, *file, *original, *replacement;
-};
-
-void check_found(const Fault& fault, const std::function<std::string(int, Engine&)>& what_is_wrong) {
-  CAPTURE(std::string(fault.name));
-  const tests::TemporaryDirectory directory;
-  tests::plant(fault.file, fault.original, fault.replacement, directory / "templates");
-  bool right = true;
-  try {
-    for (int i = 0; right && i < 6; ++i) {
-      EngineOptions options = scheduled(i);
-      options.emulation.most_instructions = 30'000'000;
-      options.template_directory = (directory / "templates").string();
-      Engine engine(options);
-      right = what_is_wrong(i, engine) == "";
-    }
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kernel_fault);
-    right = false;
-  }
-  CHECK_FALSE(right);
-}
-
-}  // namespace
 
 TEST_CASE("planted faults of the backward kernels of large heads are found") {
   constexpr const char *kMain = "kernels/hopper_large_backward.cuh", *kLoader = "hopper/large_backward_loader.cuh",
                        *kWork = "hopper/large_backward_work.cuh", *kScores = "hopper/backward_scores.cuh",
                        *kStore = "hopper/backward_store.cuh", *kOrigins = "hopper/backward_origins.cuh";
-  const std::vector<Fault> faults{
+  const std::vector<tests::BackwardFault> faults{
       {"P or dS is read before it was sent", kMain, "    ptx::mbarrier_wait(from.full(0), parity_of(visited));\n", ""},
       {"P or dS is written while it is read", kMain, "    ptx::mbarrier_wait(exchange.empty(0), parity ^ 1);\n", ""},
       {"P or dS without a fence", kMain, "    ptx::fence_proxy_async();\n    ptx::bar_warp_sync();\n",
@@ -306,12 +261,14 @@ TEST_CASE("planted faults of the backward kernels of large heads are found") {
        "tile.first_key + keys,\n                               tile",
        "tile.first_key + keys + 20,\n                               tile"},
   };
-  for (const Fault& fault : tests::sample(faults))
-    check_found(fault, [](int i, Engine& engine) {
+  for (const tests::BackwardFault& fault : tests::sample(faults))
+    tests::check_found(fault, "sm_90a", 6, [](int i, EngineOptions options) {
+      options.emulation.seed = static_cast<std::uint64_t>(i);
+      Engine engine(options);
       if (i % 3 == 2) {
         Case packed = tests::packed_case(264, 264);
         packed.options.causal = true;
-        return packed.what_is_wrong(engine);
+        return packed.what_is_wrong(engine) == "";
       }
       Case c({.batch = 2,
               .seqlen_q = 150,
@@ -321,6 +278,6 @@ TEST_CASE("planted faults of the backward kernels of large heads are found") {
               .head_dim = 264,
               .head_dim_v = 264});
       if (i % 3 == 1) c.options.window = {70, 20};
-      return c.what_is_wrong(engine);
+      return c.what_is_wrong(engine) == "";
     });
 }
