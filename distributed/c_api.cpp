@@ -51,6 +51,7 @@ Enum to_enum(const char* name, std::int32_t value, Enum last) {
 static_assert(static_cast<int>(Layout::striped) == FLASHJIT_STRIPED);
 static_assert(kHostMemory == FLASHJIT_HOST_MEMORY);
 static_assert(static_cast<int>(Scheme::two_level) == FLASHJIT_SCHEME_TWO_LEVEL);
+static_assert(static_cast<int>(Scheme::two_level) == FLASHJIT_MOST_ESTIMATES);  // all but automatic
 
 Sharding to_sharding(const flashjit_sharding& given) {
   return Sharding(to_enum("layout", given.layout, Layout::striped), given.seqlen, given.ranks);
@@ -244,6 +245,27 @@ flashjit_status flashjit_group_wait(flashjit_group* group) {
 
 flashjit_status flashjit_distributed_agree(flashjit_engine* engine, flashjit_group* group) {
   return guarded([&] { agree(flashjit::from_c::engine_of(engine), require("group", group).group); });
+}
+
+flashjit_status flashjit_distributed_estimates(flashjit_engine* engine, const flashjit_whole_sizes* sizes,
+                                               int32_t gradients, const flashjit_attention_options* options,
+                                               const flashjit_distributed_options* distributed,
+                                               flashjit_estimate estimates[FLASHJIT_MOST_ESTIMATES], size_t* count) {
+  return guarded([&] {
+    if (gradients != 0 && gradients != 1) reject("gradients: must be 0 or 1, was {}", gradients);
+    const flashjit_whole_sizes& c = require("sizes", sizes);
+    const Sizes of{c.batch, c.num_heads_q, c.num_heads_kv, c.head_dim, c.head_dim_v};
+    flashjit::Engine& computes = flashjit::from_c::engine_of(engine);
+    const Options given = to_options(distributed, flashjit::from_c::attention_options_of(options, computes));
+    const std::vector<Estimate> found =
+        gradients ? gradient_estimates(of, given) : flashjit::distributed::estimates(of, given);
+    flashjit_estimate* const into = &require("estimates", estimates);
+    require("count", count) = found.size();
+    std::transform(found.begin(), found.end(), into, [](const Estimate& estimate) {
+      return flashjit_estimate{static_cast<std::int32_t>(estimate.scheme), 0, estimate.bytes, estimate.calls,
+                               estimate.seconds};
+    });
+  });
 }
 
 flashjit_status flashjit_distributed_attention(flashjit_engine* engine, flashjit_group* group, const DLTensor* q,

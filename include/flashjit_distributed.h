@@ -140,6 +140,29 @@ typedef struct flashjit_distributed_options {
 #define FLASHJIT_DISTRIBUTED_OPTIONS_INIT \
   { sizeof(flashjit_distributed_options), {0, FLASHJIT_CONTIGUOUS, 1}, NULL, FLASHJIT_SCHEME_AUTOMATIC, 0, NULL, 0 }
 
+/* The sizes of whole tensors of 16-bit dtypes: flashjit::distributed::Sizes. This struct never changes. */
+typedef struct flashjit_whole_sizes {
+  int64_t batch, num_heads_q, num_heads_kv, head_dim, head_dim_v;
+} flashjit_whole_sizes;
+
+/* What a scheme costs: flashjit::distributed::Estimate. This struct never changes. */
+typedef struct flashjit_estimate {
+  int32_t scheme;   /* a flashjit_scheme */
+  int32_t reserved; /* 0 */
+  int64_t bytes;    /* that the rank which receives most receives */
+  int64_t calls;    /* of attention, of the rank that makes most */
+  double seconds;   /* of the slowest rank, by a model of time */
+} flashjit_estimate;
+
+/* Of each scheme that can run, the fastest first, which is what FLASHJIT_SCHEME_AUTOMATIC takes:
+   flashjit::distributed::estimates, and with gradients 1 gradient_estimates. Writes them and how many they are. options
+   are those of the call, and may be NULL. */
+#define FLASHJIT_MOST_ESTIMATES 4
+flashjit_status flashjit_distributed_estimates(flashjit_engine* engine, const flashjit_whole_sizes* sizes,
+                                               int32_t gradients, const flashjit_attention_options* options,
+                                               const flashjit_distributed_options* distributed,
+                                               flashjit_estimate estimates[FLASHJIT_MOST_ESTIMATES], size_t* count);
+
 /* Attention over shards, into this rank's rows of the output: flashjit::distributed::attention. All ranks make the same
    calls. options, as of a call with the whole sequences, may be NULL; its lse is of this rank's queries. */
 flashjit_status flashjit_distributed_attention(flashjit_engine* engine, flashjit_group* group, const DLTensor* q,

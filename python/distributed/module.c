@@ -92,6 +92,44 @@ static PyObject* spans(PyObject* module, PyObject* args) {
   return tuple;
 }
 
+/* ((scheme, bytes, calls, seconds), ...) */
+static PyObject* to_estimates(const flashjit_estimate* found, size_t count) {
+  PyObject* const tuple = PyTuple_New((Py_ssize_t)count);
+  for (size_t i = 0; tuple && i < count; ++i) {
+    PyObject* const estimate = Py_BuildValue("iLLd", found[i].scheme, found[i].bytes, found[i].calls, found[i].seconds);
+    if (estimate && PyTuple_SetItem(tuple, (Py_ssize_t)i, estimate) == 0) continue;
+    Py_DECREF(tuple);
+    return NULL;
+  }
+  return tuple;
+}
+
+/* estimates(engine, (batch, heads_q, heads_kv, head_dim, head_dim_v), gradients, distribution, numbers): of calls whose
+   options are no tensors and no functions. */
+static PyObject* estimate(PyObject* module, PyObject* args) {
+  (void)module;
+  PyObject *engine, *given, *numbers;
+  int gradients;
+  flashjit_whole_sizes sizes;
+  Distribution distribution;
+  Call call;
+  begin_call(&call);
+  if (!PyArg_ParseTuple(args, "O(LLLLL)pO!O!:estimates", &engine, &sizes.batch, &sizes.num_heads_q, &sizes.num_heads_kv,
+                        &sizes.head_dim, &sizes.head_dim_v, &gradients, &PyTuple_Type, &given, &PyTuple_Type,
+                        &numbers) ||
+      !read_distribution(given, &distribution) || !read_options(&call, engine, Py_None, Py_None, numbers, NULL, 0)) {
+    return NULL;
+  }
+  flashjit_estimate found[FLASHJIT_MOST_ESTIMATES];
+  size_t count = 0;
+  flashjit_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = flashjit_distributed_estimates(call.settings.engine, &sizes, gradients, &call.settings.options,
+                                          &distribution.options, found, &count);
+  Py_END_ALLOW_THREADS;
+  return status == FLASHJIT_OK ? to_estimates(found, count) : raise_status(status);
+}
+
 /* attention(engine, group, q, k, v, out, lse, distribution, tensors, score, mask, numbers, stream): as launch of the
    other extension; distribution as above. */
 static PyObject* attend(PyObject* module, PyObject* args) {
@@ -212,6 +250,7 @@ static PyMethodDef functions[] = {
     {"backward", differentiate, METH_VARARGS, NULL},
     {"carry", carry_messages, METH_VARARGS, NULL},
     {"close", close_group, METH_O, NULL},
+    {"estimates", estimate, METH_VARARGS, NULL},
     {"gather", gather_shards, METH_VARARGS, NULL},
     {"join", join_group, METH_VARARGS, NULL},
     {"make_unique_id", make_unique_id, METH_NOARGS, NULL},

@@ -28,7 +28,7 @@ from flashjit._arrays import CallOptions, export_all
 from flashjit._words import in_words
 from flashjit.torch import _as_autocast_wants, _as_rows
 
-__all__ = ["Group", "Sharding", "Transport", "attention", "gather", "shard"]
+__all__ = ["Estimate", "Group", "Sharding", "Transport", "attention", "estimates", "gather", "shard"]
 
 # By the numbers of flashjit_layout and flashjit_scheme.
 _LAYOUTS = ("contiguous", "zigzag", "striped")
@@ -393,6 +393,52 @@ def _share_unique_id(process_group: Any, rank: int, device: torch.device) -> byt
 
 def _current_stream(tensor: Tensor) -> int:
     return torch.cuda.current_stream(tensor.device).cuda_stream if tensor.is_cuda else 0
+
+
+# --- The model of time ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a scheme costs, as its plan says, and by the model of time of docs/distributed.md.
+
+    Attributes
+    ----------
+    scheme : str
+    bytes : int
+        That the rank which receives most receives.
+    calls : int
+        Of attention, of the rank that makes most.
+    seconds : float
+        Of the slowest rank, by the model.
+    """
+
+    scheme: str
+    bytes: int
+    calls: int
+    seconds: float
+
+
+@in_words({**_WORDS, "num_heads_q": "heads", "num_heads_kv": "heads_kv"})
+def estimates(*, sharding: Sharding, heads: int, head_dim: int, heads_kv: "Optional[int]" = None,
+              head_dim_v: "Optional[int]" = None, batch: int = 1, sharding_kv: "Optional[Sharding]" = None,
+              ranks_of_host: int = 0, causal: bool = False, window: "Optional[Sequence[int]]" = None,
+              gradients: bool = False, engine: "Optional[flashjit.Engine]" = None) -> "tuple[Estimate, ...]":
+    """What the schemes of attention() would cost that can run, the fastest first, which is what automatic takes; with
+    gradients, those of its gradients. Nothing is sent or computed.
+
+    >>> estimates(sharding=Sharding("zigzag", 131072, 8), heads=32, heads_kv=8, head_dim=128, causal=True)[0].scheme
+    'ring'
+
+    heads, heads_kv, head_dim and head_dim_v are those of the whole q, k and v, the latter as of q where they are None."""
+    _require_sharding("sharding", sharding)
+    sizes = (batch, heads, heads if heads_kv is None else heads_kv, head_dim,
+             head_dim if head_dim_v is None else head_dim_v)
+    keys = None if sharding_kv is None else sharding_kv._exported()
+    numbers = CallOptions({"causal": causal, "window": window}, "estimates").export(0)[-1]
+    distribution = (sharding._exported(), keys, _SCHEMES.index("automatic"), ranks_of_host)
+    found = _distributed.estimates(engine, sizes, gradients, distribution, numbers)
+    return tuple(Estimate(_SCHEMES[scheme], *costs) for scheme, *costs in found)
 
 
 # --- Attention --------------------------------------------------------------------------------------------------------

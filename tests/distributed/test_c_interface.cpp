@@ -139,6 +139,7 @@ flashjit_distributed_options options_of(const AttentionCase& of) {
   flashjit_distributed_options options = FLASHJIT_DISTRIBUTED_OPTIONS_INIT;
   options.queries = {of.seqlen_q, static_cast<std::int32_t>(of.layout), of.ranks};
   options.scheme = static_cast<std::int32_t>(of.scheme);
+  options.ranks_of_host = of.ranks_of_host;
   if (of.cu_seqlens.empty()) return options;
   options.cu_seqlens = of.cu_seqlens.data();
   options.sequences = of.cu_seqlens.size() - 1;
@@ -316,6 +317,39 @@ TEST_CASE("C: what one rank refuses is its status on all, and a rank that gives 
   CHECK(failed == std::vector<flashjit_status>(2, FLASHJIT_COMMUNICATION));
   CHECK(failures == std::vector<std::string>(2, "group: rank 1 gave up"));
   CHECK(later == failures);
+}
+
+TEST_CASE("C: estimates are those of C++, of attention and of gradients") {
+  AttentionCase of;
+  of.layout = Layout::zigzag;
+  of.ranks = 4;
+  of.ranks_of_host = 2;
+  of.seqlen_q = of.seqlen_kv = 5000;
+  of.num_heads_q = 8, of.num_heads_kv = 4;
+  of.options.causal = true;
+  flashjit_attention_options options = FLASHJIT_ATTENTION_OPTIONS_INIT;
+  options.causal = 1;
+  const flashjit_whole_sizes sizes{1, 8, 4, 64, 32};
+  const flashjit_distributed_options distributed = options_of(of);
+  flashjit_estimate found[FLASHJIT_MOST_ESTIMATES];
+  std::size_t count = 0;
+  for (const int gradients : {0, 1}) {
+    const std::vector<Estimate> wanted =
+        (gradients ? gradient_estimates : estimates)({1, 8, 4, 64, 32}, of.distributed_options());
+    require_ok(flashjit_distributed_estimates(engine(), &sizes, gradients, &options, &distributed, found, &count));
+    REQUIRE(count == wanted.size());
+    REQUIRE(count == FLASHJIT_MOST_ESTIMATES);
+    for (std::size_t i = 0; i < count; ++i) {
+      CHECK(found[i].scheme == static_cast<int>(wanted[i].scheme));
+      CHECK(found[i].bytes == wanted[i].bytes);
+      CHECK(found[i].calls == wanted[i].calls);
+      CHECK(found[i].seconds == wanted[i].seconds);
+    }
+  }
+  CHECK(refusal(flashjit_distributed_estimates(engine(), nullptr, 0, nullptr, &distributed, found, &count)) ==
+        "sizes: must not be null");
+  CHECK(refusal(flashjit_distributed_estimates(engine(), &sizes, 2, nullptr, &distributed, found, &count)) ==
+        "gradients: must be 0 or 1, was 2");
 }
 
 TEST_CASE("C: wrong arguments are refused by name, and a group owns its context") {

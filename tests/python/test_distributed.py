@@ -571,6 +571,32 @@ def fail_and_attend(rank, store):
     torch.distributed.destroy_process_group()
 
 
+class EstimatesTest(unittest.TestCase):
+
+    def estimates(self, **changes):
+        return distributed.estimates(**{"sharding": distributed.Sharding("zigzag", 1 << 17, 8), "heads": 32, "heads_kv": 8,
+                                        "head_dim": 128, "causal": True, "engine": emulating_engine(), **changes})
+
+    def test_the_fastest_is_first_and_a_ring_sends_keys_and_values(self):
+        found = self.estimates()
+        self.assertEqual([x.seconds for x in found], sorted(x.seconds for x in found))
+        self.assertEqual({x.scheme for x in found}, {"ring", "all_gather", "all_to_all"})
+        of = {x.scheme: x for x in found}
+        row, own = 2 * 8 * 128 * 2, (1 << 17) // 8  # a position's keys and values
+        self.assertEqual(of["ring"].bytes, of["all_gather"].bytes)
+        self.assertLessEqual(of["ring"].bytes, 7 * own * row)
+        self.assertGreater(self.estimates(gradients=True)[0].seconds, 2 * found[0].seconds)
+        window = {x.scheme: x for x in self.estimates(sharding=distributed.Sharding("contiguous", 1 << 17, 8),
+                                                      window=(4096, 0), causal=False)}
+        self.assertEqual(window["ring"].bytes, 4096 * row)
+
+    def test_what_is_wrong_is_named(self):
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^heads: must be a multiple of num_heads_kv, 3, was 32"):
+            self.estimates(heads_kv=3)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^sharding: must be a flashjit.distributed.Sharding"):
+            self.estimates(sharding=None)
+
+
 class ProcessesTest(unittest.TestCase):
 
     @classmethod
