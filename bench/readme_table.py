@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fills the tables of README.md, docs/performance.md and docs/masks-and-scores.md from the records in bench/results/, so
-that no figure in them is typed by hand.
+"""Fills the tables of README.md, docs/performance.md, docs/masks-and-scores.md and docs/distributed.md from the records in
+bench/results/, so that no figure in them is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, backward, serving, decode, window, scores, gallery, ablation, 5090, jit or python. Where the
-record lacks the measurement there is no table. Peers that did not run beside the record's flashjit come from
+NAME is summary, hopper, mma, backward, serving, decode, window, scores, gallery, ablation, 5090, jit, python or distributed.
+Where the record lacks the measurement there is no table. Peers that did not run beside the record's flashjit come from
 bench/peers/DEVICE.json, and their columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
 
@@ -24,11 +24,14 @@ from attention_features import FEATURES  # noqa: E402
 from attention_gallery import GALLERY  # noqa: E402
 from attention_grid import BEST, Cell, PeerFigures, slug, summarise  # noqa: E402
 from attention_scores import MOST, over_cudnn, over_flex, ratio, share_of_plain  # noqa: E402
+from context_parallel_cells import MASKS, PASSES, RULE, SCHEMES, WINDOWED, length, over_model, over_peer  # noqa: E402
+from context_parallel_cells import share_of_linear  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PEERS = ROOT / "bench" / "peers"
-FILES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "masks-and-scores.md"]
+FILES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "masks-and-scores.md",
+         ROOT / "docs" / "distributed.md"]
 TABLE = re.compile(r"(<!-- table:(?P<device>[a-z0-9-]+)/(?P<name>[a-z0-9]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 SUMMARY_SEQLENS = (1024, 4096, 16384)
 PEER_NAMES = {"cudnn": "cuDNN", "fa2": "FA2", "flash_attn": "flash-attn", "fa3": "FA3", "fa4": "FA4", BEST: "best peer"}
@@ -397,6 +400,44 @@ def gallery_notes(gallery):
                     for (side, why), labels in whys.items()]
 
 
+def distributed_table(record):
+    """A table for each number of GPUs, and a row for each cell: what the library chose, and each scheme beside the model."""
+    parts = record["steps"].get("distributed", {}).get("gpus", {})
+    bodies = [part_table(gpus, parts[gpus]) for gpus in sorted(parts, key=int) if parts[gpus]["rows"]]
+    return "\n\n".join(bodies) or None
+
+
+def part_table(gpus, part):
+    rows = sorted(part["rows"], key=lambda row: (PASSES.index(row["pass"]), MASKS.index(row["mask"]), row["tokens"]))
+    titles = ["pass", "mask", "tokens", "chosen", "time", "of linear",
+              *(f"{scheme}, of linear (time over the model's)" for scheme in SCHEMES), "÷ PyTorch"]
+    body = [[row["pass"], row["mask"], length(row["tokens"]), row["rule"],
+             shown(row, lambda row: row["ms"].get(RULE), "{:.2f} ms".format),
+             shown(row, lambda row: share_of_linear(row, RULE)),
+             *(shown_scheme(row, scheme) for scheme in SCHEMES), shown(row, over_peer)] for row in rows]
+    heads = f"{rows[0]['heads']} heads on {rows[0]['heads_kv']}"
+    return f"{gpus} GPUs, {heads}:\n\n{table(titles, body)}\n\n{' '.join(parallel_notes(part))}"
+
+
+def shown_scheme(row, scheme):
+    share, model = (shown(row, lambda row, of=of: of(row, scheme)) for of in (share_of_linear, over_model))
+    return f"{share} ({model})" if share else ""
+
+
+def parallel_notes(part):
+    """What of a number of GPUs stands in no row."""
+    checks = [check for row in part["rows"] for check in row["checks"].values()]
+    notes = [f"flashjit {part['version']}, PyTorch {part['torch']}, NCCL {part['nccl']}, {part['date']}, sources "
+             f"{part['sources'][:12]}."]
+    if checks:
+        same = sum(check["same_bits"] for check in checks)
+        notes.append(f"Largest error over its bound: {max(check['of_bound'] for check in checks):.2f}; the same bits in a "
+                     f"second run: {same} of {len(checks)}.")
+    bytes_of = [f"{row['pass']} {row['model'][row['rule']]['bytes'] / 2**20:.1f} MiB" for row in part["rows"]
+                if row["mask"] == WINDOWED and row["rule"] in row["model"]]
+    return notes + ([f"With the window a rank receives {', '.join(bytes_of)}."] if bytes_of else [])
+
+
 TABLES = {  # name -> the step of the record that it shows, and the function that makes it
     "5090": ("bench", ladder_table),
     "ablation": ("bench", ablation_table),
@@ -411,6 +452,7 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "scores": ("scores", scores_table),
     "gallery": ("gallery", gallery_table),
     "python": ("host_cost", python_table),
+    "distributed": ("distributed", distributed_table),
 }
 
 

@@ -10,10 +10,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUFFIXES = {".cuh", ".h", ".cpp"}
 
 
-def sources_digest(root=ROOT):
+def sources_digest(root=ROOT, folders=("templates", "generator")):
     digest = hashlib.sha256()
-    folders = (root / "templates", root / "generator")
-    paths = (path for folder in folders for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    paths = (path for folder in folders for path in (root / folder).rglob("*") if path.suffix in SUFFIXES)
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
