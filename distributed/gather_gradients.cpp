@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of which nothing is added up across nodes: whoever makes one has all that it is a sum over.
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -20,8 +21,9 @@ class GatheredGradients {
     const Step step = all_gather_schedule(nodes_, work_.rank()).front();
     Block keys(work_, 1, step, {given_.k, given_.v});
     keys.finish();
+    const OrderedPieces block(pieces(step.block), nodes_.mask.sequences);
     for (const Piece& own : pieces(own_spans(nodes_.queries))) {
-      const std::vector<Pair> calls = pairs({own}, pieces(step.block));
+      const std::vector<Pair> calls = pairs({&own, 1}, block.beside(own.span));
       for (const Pair& call : calls)
         differentiate(call, given_, {keys.tensor(0), keys.tensor(1)}, {rows(into_.dq, call.queries), {}, {}});
       const std::int64_t done = calls.empty() ? 0 : calls.front().queries.count;
@@ -36,8 +38,9 @@ class GatheredGradients {
     queries.finish();
     const Given of{queries.tensor(0), queries.tensor(1),     given_.k,
                    given_.v,          queries.results().out, queries.results().lse};
+    const OrderedPieces block(pieces(step.block), nodes_.mask.sequences);
     for (const Piece& own : pieces(own_spans(nodes_.keys))) {
-      const std::vector<Pair> calls = pairs(pieces(step.block), {own});
+      const std::vector<Pair> calls = pairs(block.beside(own.span), {&own, 1});
       for (const Pair& call : calls)
         differentiate(call, of, {given_.k, given_.v}, {{}, rows(into_.dk, call.keys), rows(into_.dv, call.keys)});
       const RowsView seen = calls.empty() ? RowsView{own.row, 0} : calls.front().keys;
@@ -64,7 +67,7 @@ class GatheredGradients {
   }
 
   // Of spans without gaps what one sees is one range, and stands in one piece of what was gathered.
-  std::vector<Pair> pairs(const std::vector<Piece>& queries, const std::vector<Piece>& keys) const {
+  std::vector<Pair> pairs(std::span<const Piece> queries, std::span<const Piece> keys) const {
     std::vector<Pair> found;
     for (const Piece& by : queries)
       for (const Piece& of : keys)

@@ -2,14 +2,21 @@
 #include "distributed/host_heads.h"
 
 namespace flashjit::distributed {
+namespace {
+
+std::int64_t rows_of(const std::vector<Piece>& tensor) {
+  return tensor.empty() ? 0 : tensor.back().row + tensor.back().span.count;
+}
+
+}  // namespace
 
 HostHeads::HostHeads(const Workspace& work, const Hosts& hosts, const Sizes& sizes)
     : work_(work), hosts_(hosts), sizes_(sizes) {
   const int host = work.rank() / hosts.ranks_of_host;
   first_rank_ = host * hosts.ranks_of_host;
   self_ = work.rank() - first_rank_;
-  queries_ = hosts.queries_of(host);
-  keys_ = hosts.keys_of(host);
+  queries_ = pieces(hosts.queries_of(host));
+  keys_ = pieces(hosts.keys_of(host));
 }
 
 HeadShare HostHeads::share() const { return heads_of(sizes_, hosts_.ranks_of_host, self_); }
@@ -20,12 +27,12 @@ RowRange HostHeads::heads_of_rank(Side side, int rank_in_host) const {
 }
 
 DeviceTensor HostHeads::allocate(Side side, DType dtype, std::int64_t head_dim) const {
-  const std::int64_t rows = length(side == Side::queries ? queries_ : keys_);
+  const std::int64_t rows = rows_of(side == Side::queries ? queries_ : keys_);
   return work_.allocate(dtype, {sizes_.batch, rows, heads_of_rank(side, self_).count, head_dim});
 }
 
 DeviceTensor HostHeads::allocate_lse() const {
-  return work_.allocate(DType::f32, {sizes_.batch, share().queries.count, length(queries_)});
+  return work_.allocate(DType::f32, {sizes_.batch, share().queries.count, rows_of(queries_)});
 }
 
 std::vector<HostHeads::Place> HostHeads::places(Side side, int rank_in_host) const {

@@ -42,8 +42,8 @@ class HostHeads {
   const Workspace& work_;
   const Hosts& hosts_;
   const Sizes& sizes_;
-  int first_rank_, self_;             // of the host, and this one in it
-  std::vector<Span> queries_, keys_;  // of the host
+  int first_rank_, self_;              // of the host, and this one in it
+  std::vector<Piece> queries_, keys_;  // of the host
 };
 
 }  // namespace flashjit::distributed

@@ -90,10 +90,10 @@ Span within(const Span& span, const Sequences& sequences, std::size_t first, std
 }
 
 // The rows of the keys that at least one query sees: ascending ranges that do not touch.
-std::vector<RowRange> seen_of(const Span& keys, const std::vector<Span>& queries, const PositionMask& mask) {
+std::vector<RowRange> seen_of(const Span& keys, const OrderedPieces& queries, const PositionMask& mask) {
   std::vector<RowRange> ranges, apart;
-  for (const Span& by : queries)
-    if (const std::optional<Sight> view = sight(by, keys, mask)) ranges.push_back(view->keys);
+  for (const Piece& by : queries.beside(keys))
+    if (const std::optional<Sight> view = sight(by.span, keys, mask)) ranges.push_back(view->keys);
   std::sort(ranges.begin(), ranges.end(), [](const RowRange& a, const RowRange& b) { return a.first < b.first; });
   for (const RowRange& range : ranges) {
     if (apart.empty() || range.first > apart.back().first + apart.back().count)
@@ -148,10 +148,25 @@ std::vector<Piece> pieces(const std::vector<Span>& spans) {
   return all;
 }
 
+OrderedPieces::OrderedPieces(std::vector<Piece> pieces, const Sequences& sequences)
+    : sequences_(sequences), pieces_(std::move(pieces)) {
+  for (const Piece& piece : pieces_) {
+    first_.push_back(sequences.at(piece.span.first));
+    last_.push_back(sequences.at(last_of(piece.span)));
+  }
+}
+
+std::span<const Piece> OrderedPieces::beside(const Span& span) const {
+  const auto begin = std::lower_bound(last_.begin(), last_.end(), sequences_.at(span.first)) - last_.begin(),
+             end = std::upper_bound(first_.begin(), first_.end(), sequences_.at(last_of(span))) - first_.begin();
+  return {pieces_.data() + begin, static_cast<std::size_t>(end - begin)};
+}
+
 std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const PositionMask& mask) {
   std::vector<Piece> found;
+  const OrderedPieces by(pieces(queries), mask.sequences);
   for (const Piece& of : pieces(keys))
-    for (const RowRange& range : seen_of(of.span, queries, mask))
+    for (const RowRange& range : seen_of(of.span, by, mask))
       found.push_back({{of.span.first + range.first * of.span.step, range.count, of.span.step}, of.row + range.first});
   return found;
 }
@@ -188,11 +203,14 @@ std::vector<Span> cut(const std::vector<Span>& spans, const Sequences& sequences
   return found;
 }
 
-RowsOfSpan rows_of(const Span& span, const std::vector<Span>& in) {
-  for (const Piece& of : pieces(in)) {
-    const std::int64_t behind = span.first - of.span.first;
-    const bool begins_here = behind >= 0 && behind % of.span.step == 0 && behind / of.span.step < of.span.count;
-    if (begins_here) return {of.row + behind / of.span.step, std::max<std::int64_t>(1, span.step / of.span.step)};
+RowsOfSpan rows_of(const Span& span, const std::vector<Piece>& in) {
+  auto of = std::upper_bound(in.begin(), in.end(), span.first,
+                             [](std::int64_t first, const Piece& piece) { return first < piece.span.first; });
+  while (of != in.begin()) {  // once, unless they are striped
+    --of;
+    const std::int64_t behind = span.first - of->span.first;
+    if (behind % of->span.step == 0 && behind / of->span.step < of->span.count)
+      return {of->row + behind / of->span.step, std::max<std::int64_t>(1, span.step / of->span.step)};
   }
   throw std::logic_error("positions that a tensor should have are not in it");
 }

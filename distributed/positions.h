@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -73,7 +74,25 @@ struct Piece {
 std::int64_t length(const std::vector<Span>& spans);
 // Where a tensor that holds these positions, in this order, has each span.
 std::vector<Piece> pieces(const std::vector<Span>& spans);
+
+// Pieces in the order of their positions, each as cut() leaves it: those which may see a span are neighbours, and are
+// found by halving however many there are.
+class OrderedPieces {
+ public:
+  // sequences: which must outlive this.
+  OrderedPieces(std::vector<Piece> pieces, const Sequences& sequences);
+
+  // Those with positions of the sequences of which the span has positions.
+  std::span<const Piece> beside(const Span& span) const;
+
+ private:
+  const Sequences& sequences_;
+  std::vector<Piece> pieces_;
+  std::vector<std::size_t> first_, last_;  // of each, the numbers of its sequences
+};
+
 // Which rows of a tensor that holds the positions keys are seen by at least one of the queries: no row more than that.
+// Both ascend.
 std::vector<Piece> seen(const std::vector<Span>& queries, const std::vector<Span>& keys, const PositionMask& mask);
 // All positions of the spans, ascending. Spans of step 1 that touch become one.
 std::vector<Span> joined(std::vector<Span> spans);
@@ -83,7 +102,8 @@ std::vector<Span> cut(const std::vector<Span>& spans, const Sequences& sequences
 struct RowsOfSpan {
   std::int64_t first = 0, step = 1;
 };
-// Which rows hold the positions of a span in a tensor that holds the positions in, which are joined() and include them.
-RowsOfSpan rows_of(const Span& span, const std::vector<Span>& in);
+// Which rows hold the positions of a span in a tensor of these pieces, which are those of joined() spans, cut or not,
+// and include them.
+RowsOfSpan rows_of(const Span& span, const std::vector<Piece>& in);
 
 }  // namespace flashjit::distributed

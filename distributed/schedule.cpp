@@ -11,8 +11,9 @@ namespace {
 
 std::vector<BlockCall> calls_on(const std::vector<Span>& queries, const std::vector<Piece>& block, const Nodes& nodes) {
   std::vector<BlockCall> calls;
+  const OrderedPieces keys(block, nodes.mask.sequences);
   for (std::size_t i = 0; i < queries.size(); ++i)
-    for (const Piece& of : block)
+    for (const Piece& of : keys.beside(queries[i]))
       if (std::optional<Sight> view = sight(queries[i], of.span, nodes.mask)) {
         view->keys.first += of.row;
         calls.push_back({i, *view});
@@ -123,13 +124,14 @@ Schedule all_gather_schedule(const Nodes& nodes, int node) {
   }
   Step step;
   step.block = cut(joined(std::move(all)), nodes.mask.sequences);
+  const std::vector<Piece> block = pieces(step.block);
   for (int peer = 0; peer < nodes.count(); ++peer) {
     for (const Piece& piece : needed[static_cast<std::size_t>(peer)])
-      step.receives.push_back({peer, {rows_of(piece.span, step.block).first, piece.span.count}});
+      step.receives.push_back({peer, {rows_of(piece.span, block).first, piece.span.count}});
     const std::vector<Transfer> sends = sends_to(nodes, node, peer);
     step.sends.insert(step.sends.end(), sends.begin(), sends.end());
   }
-  step.calls = calls_on(queries, pieces(step.block), nodes);
+  step.calls = calls_on(queries, block, nodes);
   return {step};
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "distributed/plan.h"
@@ -154,6 +155,27 @@ TEST_CASE("a sequence that is more work than a rank's share is shared out, and o
   const Sharding sharding = Sharding::packed(Layout::zigzag, offsets_of({4, 16, 4, 8}), 2);
   CHECK(sharding.spans(0) == std::vector<Span>{{4, 4}, {16, 4}, {24, 8}});
   CHECK(sharding.spans(1) == std::vector<Span>{{8, 8}, {0, 4}, {20, 4}});
+}
+
+TEST_CASE("a plan has the calls of all spans that see each other, and of no others") {
+  std::vector<std::vector<std::int64_t>> all = kLengths;
+  all.emplace_back(7, 50);  // each is cut into parts for all of 8 ranks
+  for (std::uint32_t seed = 0; seed < 20; ++seed) all.push_back(random_lengths(30, 1, 400, seed));
+  for (const std::vector<std::int64_t>& lengths : all)
+    for (const Layout layout : {Layout::contiguous, Layout::zigzag})
+      for (const Scheme scheme : {Scheme::all_gather, Scheme::ring}) {
+        const Plan plan = plan_of(scheme, packed_case(scheme, layout, 8, lengths).distributed_options(), 3);
+        const std::vector<Span> queries = plan.hosts.queries_of(3);
+        for (const Step& step : plan.schedule) {
+          std::vector<std::pair<std::size_t, std::int64_t>> found, wanted;
+          for (const BlockCall& call : step.calls) found.emplace_back(call.queries, call.sight.keys.first);
+          for (std::size_t i = 0; i < queries.size(); ++i)
+            for (const Piece& of : pieces(step.own ? plan.hosts.keys_of(3) : step.block))
+              if (const auto view = sight(queries[i], of.span, plan.hosts.mask))
+                wanted.emplace_back(i, of.row + view->keys.first);
+          REQUIRE(found == wanted);
+        }
+      }
 }
 
 TEST_CASE("attention over packed sequences is that of each by itself, by every scheme, layout and window") {

@@ -109,13 +109,15 @@ TEST_CASE("spans that touch are joined, and rows are found in what was joined") 
   const std::vector<Span> all = joined({{8, 4, 1}, {0, 2, 1}, {2, 3, 1}, {20, 3, 4}, {21, 3, 4}});
   CHECK(all == std::vector<Span>{{0, 5, 1}, {8, 4, 1}, {20, 3, 4}, {21, 3, 4}});
   CHECK(length(all) == 15);
-  CHECK(rows_of({2, 3, 1}, all).first == 2);
-  CHECK(rows_of({9, 2, 1}, all).first == 6);
-  CHECK(rows_of({24, 2, 4}, all).first == 10);
-  CHECK(rows_of({21, 3, 4}, all).first == 12);
-  CHECK(rows_of({1, 2, 3}, {{0, 9, 1}}).first == 1);
-  CHECK(rows_of({1, 2, 3}, {{0, 9, 1}}).step == 3);
-  CHECK_THROWS_AS(rows_of({6, 1, 1}, all), std::logic_error);
+  const std::vector<Piece> tensor = pieces(all), without_gaps = pieces({{0, 9, 1}});
+  CHECK(rows_of({2, 3, 1}, tensor).first == 2);
+  CHECK(rows_of({9, 2, 1}, tensor).first == 6);
+  CHECK(rows_of({24, 2, 4}, tensor).first == 10);
+  CHECK(rows_of({21, 3, 4}, tensor).first == 12);
+  CHECK(rows_of({1, 2, 3}, without_gaps).first == 1);
+  CHECK(rows_of({1, 2, 3}, without_gaps).step == 3);
+  CHECK_THROWS_AS(rows_of({6, 1, 1}, tensor), std::logic_error);
+  CHECK_THROWS_AS(rows_of({-1, 1, 1}, tensor), std::logic_error);
 }
 
 namespace {
