@@ -8,6 +8,7 @@
 #include "distributed/block.h"
 #include "distributed/checks.h"
 #include "distributed/host_heads.h"
+#include "distributed/part.h"
 #include "distributed/plan.h"
 #include "distributed/rehearsal.h"
 #include "distributed/row_sum.h"
@@ -33,7 +34,9 @@ std::vector<RowSum> sums_of(const Workspace& work, const Plan& plan, const NodeT
     const RowsView view{spans[i].row, spans[i].span.count};
     QueryRows of{rows(node.q, view), rows(node.out, view), std::nullopt};
     if (node.lse) of.lse = lse_rows(*node.lse, view);
-    sums.emplace_back(work, of, options, parts[i]);
+    AttentionOptions of_span = options;
+    if (options.bias) of_span.bias = query_rows(*options.bias, {view.first, view.count});
+    sums.emplace_back(work, of, of_span, parts[i]);
   }
   return sums;
 }

@@ -21,7 +21,7 @@ void call_for_gradients(const GradientTask& task) {
                     : options_of_part(task.work, task.options, calls.front().sight, of.q.shape[batch_dim]);
   task.work.attention_backward(
       of.dout, of.q, of.k, of.v, of.out, of.lse,
-      {task.into.dq, task.into.dk, task.into.dv, std::nullopt, task.into.dslopes, task.into.dsinks}, options,
+      {task.into.dq, task.into.dk, task.into.dv, task.into.dbias, task.into.dslopes, task.into.dsinks}, options,
       task.backward);
 }
 
@@ -38,6 +38,7 @@ void sink_gradients(const GradientTask& task) {
 
 void run(const GradientTask& task) {
   if (task.plan.hosts.count() == 1) return call_for_gradients(task);
+  if (task.into.dbias) task.work.clear_numbers(*task.into.dbias);  // of what is hidden, and in no call
   if (task.into.dsinks) sink_gradients(task);
   if (task.plan.scheme == Scheme::all_gather)
     gather_gradients(task);
@@ -90,13 +91,22 @@ void check_option_gradient(const char* name, const std::optional<Tensor>& gradie
   if (!gradient->data && !is_empty(*gradient)) reject("{}: must point to its elements, was null", name);
 }
 
+void check_bias_gradient(const std::optional<Tensor>& dbias, const std::optional<Tensor>& bias) {
+  if (!dbias) return;
+  if (!bias) reject("dbias: must not be given without bias, was");
+  if ((dbias->dtype != DType::f32 && dbias->dtype != bias->dtype) || dbias->shape != bias->shape || !is_packed(*dbias))
+    reject("dbias: must be f32 or {} {} like bias, contiguous, was {} {}", to_string(bias->dtype),
+           to_string(bias->shape), to_string(dbias->dtype), to_string(dbias->shape));
+  if (!dbias->data && !is_empty(*dbias)) reject("dbias: must point to its elements, was null");
+}
+
 Into checked_into(const GivenCall& call, const Given& given, const GradientTensors& into,
                   const AttentionOptions& options) {
-  if (into.dbias) throw Error(ErrorCode::unsupported, "dbias: must not be given over several GPUs, was");
+  check_bias_gradient(into.dbias, options.bias);
   check_option_gradient("dslopes", into.dslopes, "alibi_slopes", options.alibi_slopes);
   check_option_gradient("dsinks", into.dsinks, "sinks", options.sinks);
-  const Into found{required("dq", into.dq), required("dk", into.dk), required("dv", into.dv), into.dslopes,
-                   into.dsinks};
+  const Into found{
+      required("dq", into.dq), required("dk", into.dk), required("dv", into.dv), into.dslopes, into.dsinks, into.dbias};
   check_rows("dq", found.dq, given.q.shape, call.sizes.dtype);
   check_rows("dk", found.dk, given.k.shape, call.sizes.dtype);
   check_rows("dv", found.dv, given.v.shape, call.sizes.dtype);
@@ -128,7 +138,9 @@ struct PlannedGradients {
     kind = kind_of(backward.deterministic ? "deterministic gradients" : "gradients", call.sizes, options, plan.scheme);
   }
   Kind kind_into(const Into& into) const {
-    return {kind.agreed + (into.dslopes ? ", dslopes" : "") + (into.dsinks ? ", dsinks" : ""), kind.sizes};
+    return {kind.agreed + (into.dslopes ? ", dslopes" : "") + (into.dsinks ? ", dsinks" : "") +
+                (into.dbias ? fmt::format(", dbias {}", to_string(into.dbias->dtype)) : ""),
+            kind.sizes};
   }
 
   GivenCall call;

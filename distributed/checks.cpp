@@ -26,6 +26,16 @@ void check_sinks(const Tensor& sinks, const Sizes& sizes) {
   check_is_given("sinks", sinks);
 }
 
+// Of this rank's queries, rows of them, and of all keys.
+void check_bias(const Tensor& bias, const Sizes& sizes, std::int64_t queries, std::int64_t keys) {
+  const auto is_or_one = [&](int dim, std::int64_t size) { return bias.shape[dim] == size || bias.shape[dim] == 1; };
+  if (bias.shape.size() != 4 || !is_or_one(0, sizes.batch) || !is_or_one(1, sizes.num_heads_q) ||
+      bias.shape[2] != queries || bias.shape[3] != keys)
+    reject("bias: shape must be [{} or 1, {} or 1, {}, {}], of this rank's queries and of all keys, was {}",
+           sizes.batch, sizes.num_heads_q, queries, keys, to_string(bias.shape));
+  check_is_given("bias", bias);
+}
+
 Sizes sizes_of(const Tensor& q, const Tensor& k, const Tensor& v) {
   for (const auto& [name, tensor] : {std::pair{"q", &q}, {"k", &k}, {"v", &v}})
     if (tensor->shape.size() != head_dim_dim + 1)
@@ -83,6 +93,7 @@ GivenCall::GivenCall(const Engine& engine, const Group& group, const Tensor& q, 
   check_rows("v", v, {sizes.batch, keys, sizes.num_heads_kv, sizes.head_dim_v}, sizes.dtype);
   if (options.attention.lse) check_lse(*options.attention.lse, lse_shape());
   if (options.attention.sinks) check_sinks(*options.attention.sinks, sizes);
+  if (options.attention.bias) check_bias(*options.attention.bias, sizes, queries, of_keys.seqlen());
 }
 
 }  // namespace flashjit::distributed

@@ -28,6 +28,7 @@ namespace flashjit::distributed {
   X(cuStreamIsCapturing, (CUstream_st*, int*))                                         \
   X(cuThreadExchangeStreamCaptureMode, (int*))                                         \
   X(cuMemcpyDtoDAsync_v2, (std::uintptr_t, std::uintptr_t, std::size_t, CUstream_st*)) \
+  X(cuMemsetD8Async, (std::uintptr_t, unsigned char, std::size_t, CUstream_st*))       \
   X(cuEventCreate, (CUevent_st**, unsigned))                                           \
   X(cuEventDestroy_v2, (CUevent_st*))                                                  \
   X(cuEventRecord, (CUevent_st*, CUstream_st*))                                        \

@@ -15,7 +15,8 @@ struct Given {
 };
 struct Into {
   Tensor dq, dk, dv;
-  std::optional<Tensor> dslopes = std::nullopt, dsinks = std::nullopt;  // of options, where they are wanted
+  // Of options, where they are wanted; that of a bias is of this rank's rows alone.
+  std::optional<Tensor> dslopes = std::nullopt, dsinks = std::nullopt, dbias = std::nullopt;
 };
 struct GradientTask {
   const Workspace& work;

@@ -6,7 +6,13 @@
 
 namespace flashjit::distributed {
 
-// The options of a call for a batch of parts that see each other as a sight says. of: those of the whole.
+// Of a tensor of queries and keys, as a bias is, [batch, heads, queries, keys], with all keys: some rows, and those
+// that see each other as a sight says.
+Tensor query_rows(const Tensor& tensor, const RowRange& of);
+Tensor seen_block(const Tensor& tensor, const Sight& sight);
+
+// The options of a call for a batch of parts that see each other as a sight says. of: those of the whole, with a bias
+// of the queries that the sight counts.
 AttentionOptions options_of_part(const Workspace& work, const AttentionOptions& of, const Sight& sight,
                                  std::int64_t batch);
 

@@ -170,6 +170,8 @@ std::string why_no_gradients(Scheme scheme, const Sizes& sizes, const Options& o
   if (scheme == Scheme::all_gather && options.queries.ranks() > 1 && options.queries.layout() == Layout::striped &&
       positions_matter(options.attention))
     return "queries: layout must be contiguous or zigzag for gradients by scheme all_gather, was striped";
+  if (scheme == Scheme::all_gather && options.queries.ranks() > 1 && options.attention.bias)
+    return "bias: must not be given for gradients by scheme all_gather, which has others' queries, was";
   if (sizes.num_heads_kv % shares != 0)
     return fmt::format("num_heads_kv: must be a multiple of the {}, was {}",
                        sharers_of_heads(shares, scheme, options, " for gradients"), sizes.num_heads_kv);

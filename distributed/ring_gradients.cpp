@@ -99,6 +99,11 @@ class Ring {
                                    std::vector<Tensor>{task_.given.k, task_.given.v});
   }
 
+  // The rows of a bias that a span of queries has.
+  Tensor of_span(const Tensor& bias, const BlockCall& call) const {
+    return query_rows(bias, {spans_[call.queries].row, spans_[call.queries].span.count});
+  }
+
   void differentiate(const BlockCall& call, const Block& block, KeyGradients& of_block) {
     const Given& given = task_.given;
     const RowsView queries{spans_[call.queries].row + call.sight.queries.first, call.sight.queries.count},
@@ -106,10 +111,13 @@ class Ring {
     const Tensor q = rows(given.q, queries), k = rows(block.tensor(0), keys), v = rows(block.tensor(1), keys);
     const DeviceTensor dq = task_.work.allocate(q.dtype, q.shape), dk = task_.work.allocate(DType::f32, k.shape),
                        dv = task_.work.allocate(DType::f32, v.shape);
+    GradientTensors into{dq.view(), dk.view(), dv.view()};
+    if (task_.into.dbias) into.dbias = seen_block(of_span(*task_.into.dbias, call), call.sight);
+    AttentionOptions options = task_.options;
+    if (options.bias) options.bias = of_span(*options.bias, call);
     task_.work.attention_backward(rows(given.dout, queries), q, k, v, rows(given.out, queries),
-                                  lse_rows(given.lse, queries), {dq.view(), dk.view(), dv.view()},
-                                  options_of_part(task_.work, task_.options, call.sight, q.shape[batch_dim]),
-                                  task_.backward);
+                                  lse_rows(given.lse, queries), into,
+                                  options_of_part(task_.work, options, call.sight, q.shape[batch_dim]), task_.backward);
     dq_.add(queries, dq);
     of_block.dk.add(keys, dk);
     of_block.dv.add(keys, dv);

@@ -37,6 +37,7 @@ AttentionOptions RowSum::options_without_keys() const {
   options.window = {};
   options.score.reset();
   options.mask.reset();
+  options.bias.reset();
   return options;
 }
 

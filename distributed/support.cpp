@@ -12,7 +12,7 @@ const std::vector<OptionSupport>& option_supports() {
       {"alibi_slopes", [](const Given& o) { return o.alibi_slopes.has_value(); }, Support::whole_sequences},
       {"documents", [](const Given& o) { return o.documents.has_value(); }, Support::whole_sequences, true},
       {"prefix", [](const Given& o) { return o.prefix.has_value(); }, Support::whole_sequences, true},
-      {"bias", [](const Given& o) { return o.bias.has_value(); }, Support::none},
+      {"bias", [](const Given& o) { return o.bias.has_value(); }, Support::told_positions, true},
       {"boolean_mask", [](const Given& o) { return o.boolean_mask.has_value(); }, Support::none},
       {"tree", [](const Given& o) { return o.tree.has_value(); }, Support::none},
       {"score", [](const Given& o) { return o.score.has_value(); }, Support::told_positions},

@@ -12,14 +12,14 @@ namespace flashjit::distributed {
 enum class Support {
   every_scheme,
   whole_sequences,  // calls with whole sequences, because the option cannot be told where a part of one begins
-  told_positions,   // calls with all heads, and parts without gaps: the option is told where they begin
+  told_positions,   // calls with all heads, and parts without gaps: the option is told where they begin, or cut there
   none,             // no scheme serves it
 };
 struct OptionSupport {
   const char* name;
   bool (*is_given)(const AttentionOptions&);
   Support support;
-  bool has_batch = false;  // of a number for each sequence, which packed ones over several GPUs do not have
+  bool has_batch = false;  // of something for each sequence, which packed ones over several GPUs do not have
 };
 // Of all options that are not served by every scheme.
 const std::vector<OptionSupport>& option_supports();

@@ -24,6 +24,12 @@ Tensor stepped(const Tensor& tensor, int dim, const RowsView& of) {
 
 constexpr int kLseHeadsDim = 1, kLseSeqlenDim = 2;
 
+std::size_t bytes_of(const Tensor& tensor) {
+  std::size_t bytes = size_of(tensor.dtype);
+  for (const std::int64_t size : tensor.shape) bytes *= static_cast<std::size_t>(size);
+  return bytes;
+}
+
 }  // namespace
 
 Tensor rows(const Tensor& tensor, const RowsView& of) { return stepped(tensor, seqlen_dim, of); }
@@ -178,8 +184,7 @@ void Workspace::copy(const Partial& from, const Partial& to) const {
 }
 
 void Workspace::copy_numbers(const Tensor& from, const Tensor& to) const {
-  std::size_t bytes = size_of(from.dtype);
-  for (const std::int64_t size : from.shape) bytes *= static_cast<std::size_t>(size);
+  const std::size_t bytes = bytes_of(from);
   if (!performs() || bytes == 0) return;
   if (transport_.device() == kHostMemory) {
     std::memcpy(to.data, from.data, bytes);
@@ -191,6 +196,20 @@ void Workspace::copy_numbers(const Tensor& from, const Tensor& to) const {
   driver.check(driver.cuMemcpyDtoDAsync_v2(reinterpret_cast<std::uintptr_t>(to.data),
                                            reinterpret_cast<std::uintptr_t>(from.data), bytes, stream_),
                "cuMemcpyDtoDAsync");
+}
+
+void Workspace::clear_numbers(const Tensor& tensor) const {
+  const std::size_t bytes = bytes_of(tensor);
+  if (!performs() || bytes == 0) return;
+  if (transport_.device() == kHostMemory) {
+    std::memset(tensor.data, 0, bytes);
+    return;
+  }
+  const DeviceContext context(transport_.device());
+  const DeviceContext::Scope current(context);
+  const DriverFunctions& driver = context.driver();
+  driver.check(driver.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(tensor.data), 0, bytes, stream_),
+               "cuMemsetD8Async");
 }
 
 ViewExchange::ViewExchange(ViewExchange&& other) noexcept

@@ -78,8 +78,9 @@ class Workspace {
   void copy(const Tensor& from, const Tensor& to) const;
   // The same of rows and their LSE.
   void copy(const Partial& from, const Partial& to) const;
-  // Of packed tensors of any size.
+  // Of packed tensors of any size and dtype; and makes one 0.
   void copy_numbers(const Tensor& from, const Tensor& to) const;
+  void clear_numbers(const Tensor& tensor) const;
 
  private:
   bool performs() const noexcept { return turn_ == Turn::performance; }

@@ -171,8 +171,8 @@ flashjit_status flashjit_distributed_attention(flashjit_engine* engine, flashjit
                                                const flashjit_distributed_options* distributed);
 
 /* Gradients of this rank's q, k and v: flashjit::distributed::attention_backward. dq, dk and dv of into must be given;
-   dslopes and dsinks, where all ranks give them, get the sums over all ranks' rows; dbias must not be given. options
-   are those of the call, without lse. */
+   dslopes and dsinks, where all ranks give them, get the sums over all ranks' rows, and dbias that of this rank's rows.
+   options are those of the call, without lse. */
 flashjit_status flashjit_distributed_attention_backward(flashjit_engine* engine, flashjit_group* group,
                                                         const DLTensor* dout, const DLTensor* q, const DLTensor* k,
                                                         const DLTensor* v, const DLTensor* out, const DLTensor* lse,

@@ -210,9 +210,11 @@ struct Options {
   // softmax_scale, softcap, sinks, lse and stream; lse is of this rank's queries. What all_to_all takes, too, and any
   // scheme of a group of one rank: chunk, alibi_slopes, documents and prefix, of the whole sequences, on every rank.
   // What all_gather and ring take, of shards that are not striped: score and mask, which see the positions of the whole
-  // and may capture tensors of the whole, on every rank, but must not ask for seqlen_q and seqlen_kv. Of packed
-  // sequences positions are those in each by itself; documents, prefix and slopes for each batch entry are refused
-  // then, and functions that ask for batch. Everything else, and e4m3, is refused by name: Error(unsupported).
+  // and may capture tensors of the whole, on every rank, but must not ask for seqlen_q and seqlen_kv; and bias, of
+  // which a rank has its queries' rows and the columns of all keys, [batch or 1, num_heads_q or 1,
+  // queries.length(rank), keys.seqlen()]. Of packed sequences positions are those in each by itself; documents, prefix,
+  // bias and slopes for each batch entry are refused then, and functions that ask for batch. Everything else, and e4m3,
+  // is refused by name: Error(unsupported).
   AttentionOptions attention = {};
   Scheme scheme = Scheme::automatic;
   // How many neighbouring ranks are of one host: what two_level exchanges heads among, and across which links are slow.
@@ -272,7 +274,7 @@ void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, c
 //               the ring; those of dq are rounded to its dtype before.
 //   all_gather  keys and values come to a rank for its dq, and queries with what is of them for its dk and dv: each is
 //               made by calls that have all that it depends on, and no gradients move or are added up. Scores are
-//               computed twice. Not of striped shards beside a mask.
+//               computed twice. Not of striped shards beside a mask, and not beside a bias.
 //   all_to_all  as of attention; the ranks must divide the key/value heads.
 //   two_level   all_to_all within hosts, ring across; the ranks of a host must divide the key/value heads.
 // automatic is the fastest of them by gradient_estimates(). dlse and variant of the backward options are refused
@@ -282,8 +284,8 @@ Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, c
                              const BackwardOptions& backward = {});
 // The same into memory of the caller, which must not overlap the inputs: dq, dk and dv, each of the shape and dtype of
 // what it is of, all of which must be given; and where they are wanted, by all ranks alike, dslopes and dsinks, f32 and
-// contiguous of the shape of the option: the sum over the rows of all ranks, the same on each of them. dbias is refused
-// by name, as a bias is.
+// contiguous of the shape of the option: the sum over the rows of all ranks, the same on each of them; and dbias, f32
+// or of the dtype of the bias, contiguous in its shape, of this rank's rows.
 void attention_backward(Engine& engine, Group& group, const Tensor& dout, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Tensor& out, const Tensor& lse, const GradientTensors& into,
                         const Options& options, const BackwardOptions& backward = {});

@@ -161,22 +161,22 @@ static PyObject* attend(PyObject* module, PyObject* args) {
   return finish_call(&call, status);
 }
 
-/* backward(engine, group, dout, q, k, v, out, lse, (dq, dk, dv, dslopes, dsinks), deterministic, distribution, tensors,
-   score, mask, numbers, stream): likewise. */
+/* backward(engine, group, dout, q, k, v, out, lse, (dq, dk, dv, dbias, dslopes, dsinks), deterministic, distribution,
+   tensors, score, mask, numbers, stream): likewise. */
 static PyObject* differentiate(PyObject* module, PyObject* args) {
   (void)module;
   PyObject *engine, *group, *dout, *q, *k, *v, *out, *lse, *given, *further, *score, *mask, *numbers;
-  Gradients gradients = {.dbias = Py_None};
+  Gradients gradients;
   int deterministic;
   unsigned long long stream;
   flashjit_group* handle;
   Distribution distribution;
   Call call;
   begin_call(&call);
-  if (!PyArg_ParseTuple(args, "OOOOOOOO(OOOOO)pO!O!OOO!K:backward", &engine, &group, &dout, &q, &k, &v, &out, &lse,
-                        &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dslopes, &gradients.dsinks,
-                        &deterministic, &PyTuple_Type, &given, &PyDict_Type, &further, &score, &mask, &PyTuple_Type,
-                        &numbers, &stream) ||
+  if (!PyArg_ParseTuple(args, "OOOOOOOO(OOOOOO)pO!O!OOO!K:backward", &engine, &group, &dout, &q, &k, &v, &out, &lse,
+                        &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias, &gradients.dslopes,
+                        &gradients.dsinks, &deterministic, &PyTuple_Type, &given, &PyDict_Type, &further, &score, &mask,
+                        &PyTuple_Type, &numbers, &stream) ||
       !find_group(group, &handle) || !read_distribution(given, &distribution) ||
       !read_options(&call, engine, score, mask, numbers, NULL, stream)) {
     return NULL;

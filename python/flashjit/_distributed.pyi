@@ -29,10 +29,10 @@ def estimates(engine: Engine | None, sizes: tuple[int, int, int, int, int], grad
 def attention(engine: Engine | None, group: Group, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor,
               lse: _Tensor | None, distribution: _Distribution, tensors: dict[str, _Tensor], score: _Function | None,
               mask: _Function | None, numbers: tuple[Any, ...], stream: int) -> None: ...
-# gradients: (dq, dk, dv, dslopes, dsinks)
+# gradients: (dq, dk, dv, dbias, dslopes, dsinks)
 def backward(engine: Engine | None, group: Group, dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor,
-             lse: _Tensor, gradients: tuple[_Tensor, _Tensor, _Tensor, _Tensor | None, _Tensor | None], deterministic: bool,
-             distribution: _Distribution, tensors: dict[str, _Tensor], score: _Function | None,
+             lse: _Tensor, gradients: tuple[_Tensor, _Tensor, _Tensor, _Tensor | None, _Tensor | None, _Tensor | None],
+             deterministic: bool, distribution: _Distribution, tensors: dict[str, _Tensor], score: _Function | None,
              mask: _Function | None, numbers: tuple[Any, ...], stream: int) -> None: ...
 def gather(engine: Engine | None, group: Group, shard: _Tensor, whole: _Tensor, sharding: _Sharding,
            stream: int) -> None: ...

@@ -33,7 +33,9 @@ __all__ = ["Estimate", "Group", "Sharding", "Transport", "attention", "estimates
 # By the numbers of flashjit_layout and flashjit_scheme.
 _LAYOUTS = ("contiguous", "zigzag", "striped")
 _SCHEMES = ("automatic", "all_gather", "ring", "all_to_all", "two_level")
-_GRADIENTS = ("dq", "dk", "dv", "dslopes", "dsinks")
+_GRADIENTS = ("dq", "dk", "dv", "dbias", "dslopes", "dsinks")
+_WITH_GRADIENTS = ("bias", "alibi_slopes", "sinks")
+"""The options of which the last of these are."""
 _WORDS = {"queries": "sharding", "keys": "sharding_kv", "softmax_scale": "scale"}
 """The arguments here, by the library's names."""
 
@@ -471,10 +473,10 @@ class _Call:
 
     @in_words(_WORDS)
     def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-                 wanted: "tuple[bool, bool]") -> "tuple[Optional[Tensor], ...]":
-        """Of q, k and v, and where they are wanted of alibi_slopes and sinks: the latter two sums over all ranks."""
-        of_options = (self.options[name] if is_wanted else None
-                      for name, is_wanted in zip(("alibi_slopes", "sinks"), wanted))
+                 wanted: "tuple[bool, ...]") -> "tuple[Optional[Tensor], ...]":
+        """Of q, k and v, and where they are wanted of bias, of alibi_slopes and of sinks: the latter two sums over all
+        ranks."""
+        of_options = (self.options[name] if is_wanted else None for name, is_wanted in zip(_WITH_GRADIENTS, wanted))
         gradients = tuple(None if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
                           for x in (q, k, v, *of_options))
         dout = _as_rows(dout)  # which must live as long as the call
@@ -509,11 +511,11 @@ class _Attention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor, _: Any) -> "tuple[Optional[Tensor], ...]":
         q, k, v, out, lse = ctx.saved_tensors
-        dq, dk, dv, *of_options = ctx.call.backward(dout, q, k, v, out, lse, ctx.needs_input_grad[4:])
+        dq, dk, dv, dbias, *of_options = ctx.call.backward(dout, q, k, v, out, lse, ctx.needs_input_grad[4:])
         # Ranks add them up as they do gradients of weights, so one of them has the sum.
         if ctx.call.group.rank > 0:
             of_options = [x if x is None else torch.zeros_like(x) for x in of_options]
-        return None, dq, dk, dv, *of_options
+        return None, dq, dk, dv, dbias, *of_options
 
 
 def _require_no_gradient(options: "dict[str, Any]") -> None:
@@ -535,8 +537,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
               scale: "Optional[float]" = None, softcap: "Optional[float]" = 0.0, sinks: "Optional[Tensor]" = None,
               chunk: "Optional[int]" = None, alibi_slopes: "Optional[Tensor]" = None,
               documents: "Optional[Tensor]" = None, prefix: "Optional[Tensor]" = None,
-              score: "Union[flashjit.Score, str, None]" = None, mask: "Union[flashjit.Mask, str, None]" = None,
-              deterministic: bool = False, lse: bool = False,
+              bias: "Optional[Tensor]" = None, score: "Union[flashjit.Score, str, None]" = None,
+              mask: "Union[flashjit.Mask, str, None]" = None, deterministic: bool = False, lse: bool = False,
               engine: "Optional[flashjit.Engine]" = None) -> "Union[Tensor, tuple[Tensor, Tensor]]":
     """flashjit.attention over sequences of which each rank of the group has the rows that the shardings say.
 
@@ -544,8 +546,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
 
     All ranks make the same calls in the same order, with the same options and sizes: that is not checked, and ranks wait
     for each other in vain, or a process group over gloo ends its processes. Runs on the current stream; autocast applies. q, k
-    and v get gradients, and so do sinks and alibi_slopes: of these the group's first rank has the sum over all ranks and the
-    others 0, so that adding up over ranks, as for weights, gives it. All ranks must ask for gradients alike. Bits are the same in every run, those of gradients with deterministic.
+    and v get gradients, and so do bias, sinks and alibi_slopes: of the latter two the group's first rank has the sum over all
+    ranks and the others 0, so that adding up over ranks, as for weights, gives it. All ranks must ask for gradients alike.
+    Bits are the same in every run, those of gradients with deterministic.
 
     Parameters
     ----------
@@ -571,6 +574,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
     chunk, alibi_slopes, documents, prefix :
         Likewise, for all_to_all alone, and for a group of one rank; tensors are of the whole, on every rank. Beside packed
         sequences neither documents nor prefix, and slopes of heads alone.
+    bias : Tensor [batch or 1, heads_q or 1, sharding.length(rank), sharding_kv.seqlen]
+        Of this rank's queries, with the columns of all keys: shard(whole, sharding, rank, dim=2). For all_gather and ring
+        of shards that are not striped, its gradients and those beside it for ring; not beside packed sequences.
     score, mask : flashjit.Score or flashjit.Mask, or str
         Likewise, for all_gather and ring of shards that are not striped. They see positions in the whole and may
         capture tensors of the whole, but must not ask for seqlen_q and seqlen_kv.
@@ -604,11 +610,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, sharding: Sharding, group: Gro
         raise flashjit.InvalidArgument("sharding_kv: must be the sharding of q where sequences are packed, was another")
     _number_of("backward_scheme", backward_scheme, _SCHEMES)
     q, k, v = _as_autocast_wants(q, k, v)
-    slopes_and_sinks = (x.detach() if isinstance(x, Tensor) else x for x in (alibi_slopes, sinks))
+    with_gradients = (x.detach() if isinstance(x, Tensor) else x for x in (bias, alibi_slopes, sinks))
     options = {"causal": causal, "window": window, "scale": scale, "softcap": softcap, "chunk": chunk,
-               **dict(zip(("alibi_slopes", "sinks"), slopes_and_sinks)), "documents": documents, "prefix": prefix, "score": score, "mask": mask}
+               **dict(zip(_WITH_GRADIENTS, with_gradients)), "documents": documents, "prefix": prefix, "score": score,
+               "mask": mask}
     _require_no_gradient(options)
     call = _Call(group, sharding, sharding_kv, scheme, backward_scheme,
                  ranks_of_host, deterministic, engine, options)
-    out, rows = _Attention.apply(call, q, k, v, alibi_slopes, sinks)
+    out, rows = _Attention.apply(call, q, k, v, bias, alibi_slopes, sinks)
     return (out, rows) if lse else out

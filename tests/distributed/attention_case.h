@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,8 @@ struct AttentionCase {
   std::int64_t batch = 1, seqlen_q = 37, seqlen_kv = 37, num_heads_q = 4, num_heads_kv = 2, head_dim = 16;
   DType dtype = DType::bf16;
   AttentionOptions options = {};
-  std::vector<std::int64_t> cu_seqlens = {};  // of packed sequences, whose last offset both seqlens are
+  std::optional<HostTensor> bias = std::nullopt;  // of all queries
+  std::vector<std::int64_t> cu_seqlens = {};      // of packed sequences, whose last offset both seqlens are
 
   distributed::Options distributed_options() const {
     if (!cu_seqlens.empty())
@@ -50,6 +52,7 @@ struct AttentionCase {
 // Of one call with the whole.
 struct WholeOptions {
   explicit WholeOptions(const AttentionCase& of) : options(of.options) {
+    if (of.bias) options.bias = of.bias->view();
     if (of.cu_seqlens.empty()) return;
     offsets = HostTensor(DType::i32, {static_cast<std::int64_t>(of.cu_seqlens.size())});
     for (std::size_t i = 0; i < of.cu_seqlens.size(); ++i)
@@ -80,6 +83,12 @@ inline void rethrow_first(const std::vector<std::exception_ptr>& thrown) {
 // Does something on each rank and returns what each threw.
 using OnRanks = std::function<std::vector<std::exception_ptr>(const std::function<void(distributed::Group&)>&)>;
 
+inline std::optional<DeviceTensor> bias_of(const AttentionCase& of, int rank, int device) {
+  constexpr int kQueriesDim = 2;
+  if (!of.bias) return std::nullopt;
+  return distributed::shard(*of.bias, of.distributed_options().queries, rank, kQueriesDim).to_device(nullptr, device);
+}
+
 // told: what ranks are told of how tensors are sharded, if that is not the truth.
 inline WholeResult attention_over_shards(Engine& engine, const OnRanks& ranks, const AttentionCase& of,
                                          const distributed::Options* told = nullptr) {
@@ -95,6 +104,8 @@ inline WholeResult attention_over_shards(Engine& engine, const OnRanks& ranks, c
     const DeviceTensor lse =
         DeviceTensor::allocate(DType::f32, {of.batch, of.num_heads_q, truth.queries.length(rank)}, nullptr, device);
     distributed::Options given = told ? *told : truth;
+    const std::optional<DeviceTensor> bias = bias_of(of, rank, device);
+    if (bias) given.attention.bias = bias->view();
     given.attention.lse = lse.view();
     outs[static_cast<std::size_t>(rank)] =
         HostTensor::from_device(distributed::attention(engine, group, q, k, v, given));

@@ -303,7 +303,10 @@ std::map<std::string, std::function<void(AttentionOptions&)>> setters(const Host
           {"alibi_slopes", [=](O& o) { o.alibi_slopes = t; }},
           {"documents", [=](O& o) { o.documents = t; }},
           {"prefix", [=](O& o) { o.prefix = t; }},
-          {"bias", [=](O& o) { o.bias = t; }},
+          {"bias",
+           [=](O& o) {
+             o.bias = Tensor(t.data, DType::f32, {1, 1, 1, 1});
+           }},
           {"boolean_mask", [=](O& o) { o.boolean_mask = t; }},
           {"tree", [=](O& o) { o.tree = t; }},
           {"score", [](O& o) { o.score = Score{"score"}; }},
@@ -367,9 +370,10 @@ TEST_CASE("every option that a scheme does not serve is refused by name") {
         set.at(row.name)(options.attention);
         CHECK(row.is_given(options.attention));
         const bool is_served =
-            row.support == Support::whole_sequences  ? scheme == Scheme::all_to_all && !(is_packed && row.has_batch)
-            : row.support == Support::told_positions ? scheme == Scheme::ring || scheme == Scheme::all_gather
-                                                     : false;
+            row.support == Support::whole_sequences ? scheme == Scheme::all_to_all && !(is_packed && row.has_batch)
+            : row.support == Support::told_positions
+                ? (scheme == Scheme::ring || scheme == Scheme::all_gather) && !(is_packed && row.has_batch)
+                : false;
         if (is_served)
           CHECK(chosen_scheme(kSizes, options) == scheme);
         else

@@ -88,6 +88,7 @@ int cuStreamWaitEvent(CUstream_st* stream, CUevent_st* event, unsigned) {
   return kSuccess;
 }
 int cuMemcpyDtoDAsync_v2(std::uintptr_t, std::uintptr_t, std::size_t, CUstream_st*) { return kSuccess; }
+int cuMemsetD8Async(std::uintptr_t, unsigned char, std::size_t, CUstream_st*) { return kSuccess; }
 int cuStreamIsCapturing(CUstream_st*, int* status) { return *status = 0, kSuccess; }
 int cuEventCreate(CUevent_st** event, unsigned) {
   const std::lock_guard lock(mutex);

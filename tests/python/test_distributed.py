@@ -434,6 +434,29 @@ class AttentionTest(unittest.TestCase):
             self.assertLess(float((found - option.grad).abs().max()), 1e-2 * float(option.grad.abs().max()))
             self.assertEqual(float(zero.abs().max()), 0)
 
+    def test_a_bias_has_the_rows_of_a_rank_and_gets_their_gradients(self):
+        sharding = distributed.Sharding("zigzag", 21, 2)
+        whole, bias = inputs(21), torch.randn(1, HEADS, 21, 21, dtype=torch.float16, requires_grad=True)
+        q, k, v = (x.double().transpose(1, 2) for x in whole)
+        k, v = (x.repeat_interleave(HEADS // HEADS_KV, 1) for x in (k, v))
+        hidden = torch.ones(21, 21, dtype=torch.bool).triu(1)
+        scores = (q @ k.transpose(2, 3) * DIM**-0.5 + bias.double()).masked_fill(hidden, -torch.inf)
+        wanted = (scores.softmax(3) @ v).transpose(1, 2)
+        wanted.square().sum().backward()
+
+        def work(group):
+            own = [distributed.shard(x, sharding, group.rank) for x in whole]
+            rows = distributed.shard(bias.detach(), sharding, group.rank, dim=2).requires_grad_()
+            out = distributed.attention(*own, sharding=sharding, group=group, engine=self.engine, causal=True, bias=rows)
+            out.double().square().sum().backward()
+            return out.detach(), rows.grad
+
+        outs, gradients = zip(*raise_first(on_ranks(2, work)))
+        self.assertLess(float((distributed.gather(outs, sharding).double() - wanted.detach()).abs().max()), 4e-3)
+        found = distributed.gather(gradients, sharding, dim=2)
+        self.assertLess(float((found - bias.grad).abs().max()), 2e-2)
+        self.assertEqual(float(found[:, :, hidden].abs().max()), 0)
+
     def test_a_closed_group_is_refused(self):
         def work(group):
             group.close()
