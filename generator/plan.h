@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "flashjit/problem.h"
+#include "generator/arguments.h"
 
 namespace flashjit::generator {
 
@@ -42,8 +43,6 @@ Panels kv_panels_of(const Problem& problem, int head_dim);
 // Registers that a consumer thread of a hopper variant may have.
 int available_registers(const HopperVariant& variant);
 
-// Head dims above this need a kernel of their own, whose output is in the registers of two warpgroups.
-inline constexpr int kMostUsualHeadDim = 256;
 constexpr bool is_large(const Problem& problem) {
   return problem.head_dim > kMostUsualHeadDim || problem.head_dim_v > kMostUsualHeadDim;
 }

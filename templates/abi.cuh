@@ -4,6 +4,9 @@
 // for each part in use that has any.
 #pragma once
 
+// Head dims above this need a kernel of their own, whose output is in the registers of two warpgroups.
+constexpr int kMostUsualHeadDim = 256;
+
 // Byte strides of a [batch, seqlen, heads, head_dim] tensor; the last dimension is contiguous.
 struct RowStrides {
   long long batch, row, head;

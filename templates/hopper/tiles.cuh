@@ -78,7 +78,8 @@ inline constexpr int kFeedersOfRing = (kWarpsShareRows<Config> && Config::Keys::
 
 // Whether heads that share tiles may be more than a warp stores rows at once, so that these begin with another head.
 template <class Config>
-inline constexpr bool kPacksAreWide = Config::kSplitKv && (Config::kHeadDim > 256 || Config::kHeadDimV > 256);
+inline constexpr bool kPacksAreWide = Config::kSplitKv &&
+                                      (Config::kHeadDim > kMostUsualHeadDim || Config::kHeadDimV > kMostUsualHeadDim);
 
 // Where the box begins that a lane of the warp has found. Head and column are the same in all lanes.
 __device__ __forceinline__ ptx::EndedBoxOrigin from_lane_of(int box, ptx::EndedBoxOrigin at) {
