@@ -143,8 +143,8 @@ std::string why_no_gradients(const Problem& problem) {
   for (const FeatureRow& row : features())
     if (row.is_in(problem) && (row.slot == Slot::score || row.slot == Slot::predicate || row.slot == Slot::probability))
       return fmt::format(
-          "{}: must not be asked for beside head dims above {}, which have no gradients of it yet, was {}", row.word,
-          kMostUsualHeadDim, to_string(problem));
+          "{}: must not be asked for beside head dims above {}, which have no gradients of it yet, was {}",
+          row.argument(), kMostUsualHeadDim, to_string(problem));
   return {};
 }
 

@@ -182,7 +182,7 @@ TEST_CASE("gradients of large heads that there are no kernels of are refused by 
   CHECK(refusal(with([](Case& c) { c.options.dropout = {0.3, 1, 2}; })) == "dropout:");
   CHECK(refusal(with([](Case& c) { c.options.score = Score("2 * score"); })).find("score") == 0);
   CHECK(refusal(with([](Case& c) { c.values(&O::alibi_slopes, DType::f32, {2}, [](std::int64_t) { return 0.1; }); })) ==
-        "alibi:");
+        "alibi_slopes:");
   CHECK(refusal(with([](Case& c) {
           c.values(&O::documents, DType::i32, {1, 70}, [](std::int64_t i) { return i / 30; });
         })) == "documents:");
