@@ -29,6 +29,8 @@ With --device emulate no GPU is needed. The kernels of any architecture run in t
 shapes, each under several schedules: which warp runs next and when copies complete. The emulator must find nothing (no
 race, no read of what was never written, ...), and every schedule must give the same bytes.
 
+With --latent or --k-rotary, and without --head-dim, head dims are those of MLA, 576x512.
+
 With --pass backward it is gradients of Q, K and V, which start from output and LSE of the reference, by the kernels that calls
 get; masks and scores are as above, but for pages and e4m3, and scores so far from 0 that an LSE of f32 does not give
 their probabilities again. The gradient of Q is a sum in any order, so it is right under every schedule, and the others
@@ -47,10 +49,13 @@ Examples:
   flashjit verify --head-dim 128 --bias --bias-dtype f32 --documents
   flashjit verify --head-dim 64 --mask causal --mask "(query - key) % step == 0" --capture step=4 --block-mask
   flashjit verify --pass backward --head-dim 64,128
+  flashjit verify --latent --device emulate --arch sm_90a
   flashjit verify --random 2000
   flashjit verify --random 1000 --large-heads
   flashjit verify --pass backward --random 500 --seed 7
   flashjit verify --device emulate --arch sm_90a --head-dim 64 --mask causal --schedules 20)help";
+
+constexpr const char* kHeadDimsOfMla = "576x512";
 
 struct Options {
   std::string pass = passes().front().word;
@@ -59,6 +64,7 @@ struct Options {
   bool all_variants = false, json = false;
   std::optional<int> random;
   bool large_heads = false;
+  const CLI::Option* head_dims = nullptr;
   std::vector<const CLI::Option*> not_with_random, not_with_backward;
   int jobs = default_compile_threads();
   DeviceChoice device;
@@ -244,10 +250,18 @@ bool verify_problems(const Options& options, const std::vector<Problem>& problem
   return tally.wrong_kernels == 0;
 }
 
+// What MLA's caches have is of large heads alone: of their own ones, where none are asked for.
+std::vector<Problem> problems_to_verify(const Options& options, const Texts& texts) {
+  CallProblemLists lists = options.problems;
+  if ((lists.features.k_rotary || lists.features.latent) && !was_given(options.head_dims))
+    lists.head_dims = kHeadDimsOfMla;
+  return lists.problems(texts);
+}
+
 int run(const Options& options, const Session& session) {
   require_fitting(options);
   const Texts texts(options.problems.texts);
-  const std::vector<Problem> problems = options.problems.problems(texts);
+  const std::vector<Problem> problems = problems_to_verify(options, texts);
   const InterruptGuard interrupt;
   Engine engine(engine_options(options, session));
   const SystemInfo system = engine.system();
@@ -261,6 +275,7 @@ int run(const Options& options, const Session& session) {
 // Which problems and variants; --random draws them.
 void add_problem_choices(CLI::App* verify, Options& options) {
   const ProblemListOptions lists = add_problem_lists(verify, options.problems);
+  options.head_dims = lists.head_dims;
   CLI::Option* const variant = add_option(verify, "--variant", options.variant, "VARIANT",
                                           "This variant alone [default: the defaults of all buckets and the steps v1 "
                                           "to v5]");

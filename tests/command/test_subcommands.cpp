@@ -846,6 +846,16 @@ TEST_CASE("verify in the emulator refuses what it cannot do, by name") {
   CHECK(mentions(shop.refusal("verify --arch sm_80"), "--arch: must be given only with --device emulate"));
 }
 
+TEST_CASE("verify of what MLA's caches have takes their head dims, where none are asked for") {
+  const Workshop shop;
+  for (const std::string feature : {"--latent", "--k-rotary"}) {
+    const std::string verify = "verify --device emulate --arch sm_90a " + feature;
+    CHECK(mentions(shop.run(verify + " --dtype bf16 --mask full").err, "/nowhere/libnvrtc.so"));
+    CHECK(mentions(shop.refusal(verify + " --head-dim 64"), feature + ": "));
+    CHECK(mentions(shop.refusal(verify + " --head-dim 8,40,64,80,96,128,192x128,64x256,256"), feature + ": "));
+  }
+}
+
 TEST_CASE("verify takes texts beside lists of masks, and says what is wrong with them") {
   const Workshop shop;
   shop.save("slopes.npy", HostTensor(DType::f32, {4}));
