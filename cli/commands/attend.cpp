@@ -34,8 +34,8 @@ become 0, their LSE -inf. Offsets, lengths, indices and pages that there are not
 cuts them to what there is.
 From --grad, the gradient of some number with respect to the result, follow those of Q, K and V, and of --bias,
 --alibi-slopes and --sinks: what stands for several heads, rows or batch entries has the sum of theirs. --score is
-differentiated by the score; what it captures gets no gradient. There are no gradients yet with --e4m3, nor, but on the
-CPU, with --page-table and --batch-indices-kv.
+differentiated by the score; what it captures gets no gradient. There are no gradients yet with --e4m3 and --k-rotary,
+nor, but on the CPU, with --page-table and --batch-indices-kv.
 Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
 
 Examples:
@@ -48,6 +48,7 @@ Examples:
   flashjit attend q.npy pages_k.npy pages_v.npy -o out.npy --page-table table.npy --seqused-kv lengths.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --e4m3 --k-scale of_k.npy --v-scale of_v.npy
   flashjit attend q.npy k.npy v.npy -o out.npy --e4m3 --e4m3-queries --q-scale of_q.npy --check
+  flashjit attend q.npy latent.npy latent.npy -o out.npy --k-rotary rotary.npy --e4m3
   flashjit attend q.npy k.npy v.npy -o out.npy --check --device emulate --arch sm_80
   flashjit attend q.npy k.npy v.npy --mask causal --grad dout.npy --dq dq.npy --dk dk.npy --dv dv.npy --check)help";
 
@@ -233,10 +234,10 @@ void add_attend(CLI::App& app, Command& command) {
               "Split the keys into parts of so many, whatever the batch: a row's bits depend on that row alone "
               "[default: as the GPU wants it]");
   add_dtype_option(attend, options->dtype, "Precision to compute in");
-  CLI::Option* const e4m3 = add_flag(
-      attend, "--e4m3", options->e4m3,
-      "K and V are what a cache of e4m3 has: their numbers are rounded to it; needs sm_90a, queries of e4m3, or the "
-      "CPU");
+  CLI::Option* const e4m3 =
+      add_flag(attend, "--e4m3", options->e4m3,
+               "K and V are what a cache of e4m3 has: their numbers are rounded to it; needs sm_90a, queries of e4m3, "
+               "--k-rotary, or the CPU");
   CLI::Option* const queries = add_flag(attend, "--e4m3-queries", options->e4m3_queries,
                                         "So is Q, and products are of e4m3; --dtype is of the result; from sm_89 on");
   need(queries, e4m3);

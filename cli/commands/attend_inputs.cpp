@@ -41,12 +41,17 @@ void require_of_heads(const std::string& path, const HostTensor& numbers) {
               fmt::format("{}: must be (heads_q) or (batch, heads_q), has shape {}", path, to_string(numbers.shape())));
 }
 
-std::vector<OptionTensor> read_tensors(const TensorFiles& files) {
+HostTensor read_option(const TensorOption& option, const std::string& path, DType of_rows) {
+  if (option.is_of_rows) return read_npy(path, of_rows);
+  return option.dtype ? read_npy(path, *option.dtype) : read_npy(path);
+}
+
+std::vector<OptionTensor> read_tensors(const TensorFiles& files, DType of_rows) {
   std::vector<OptionTensor> tensors;
   for (const TensorOption& option : tensor_options()) {
     const std::string& path = files.*option.file;
     if (path.empty()) continue;
-    tensors.push_back({option.option, option.dtype ? read_npy(path, *option.dtype) : read_npy(path)});
+    tensors.push_back({option.option, read_option(option, path, of_rows)});
     if (option.option == &AttentionOptions::alibi_slopes || option.option == &AttentionOptions::sinks)
       require_of_heads(path, tensors.back().values);
   }
@@ -104,7 +109,7 @@ Inputs read_inputs(const AttendOptions& options, DType dtype) {
   Inputs inputs{read_input(options.q, dtype_of(options.e4m3_queries), "--cu-seqlens-q", files.cu_seqlens_q),
                 read_kv(options.k),
                 read_kv(options.v),
-                read_tensors(files),
+                read_tensors(files, dtype),
                 Texts(options.texts),
                 asked,
                 {}};

@@ -50,6 +50,10 @@ constexpr TensorOption kTensorOptions[] = {
      "With --e4m3, what K is multiplied by: (1), (heads_kv), or K without its last dimension, or with --e4m3-queries "
      "in its place (batch, heads_kv), or (batch, heads_kv, blocks of 128 keys)"},
     {"--v-scale", &TensorFiles::v_scale, &AttentionOptions::v_scale, DType::f32, "Likewise V"},
+    {"--k-rotary", &TensorFiles::k_rotary, &AttentionOptions::k_rotary, std::nullopt,
+     "The last columns of the keys, of --dtype, as caches of MLA have them: the shape of K but for the head_dim, which "
+     "makes up that of Q with K's; K has the columns of V, of e4m3 from sm_89 on",
+     false, true},
 };
 
 constexpr ResultFile kResultFiles[] = {
@@ -96,6 +100,8 @@ void require_scales(const AttendOptions& options) {
   for (const auto& [option, given] : {std::pair{"--k-scale", &files.k_scale}, {"--v-scale", &files.v_scale}})
     if (!given->empty() && !options.e4m3)
       refuse(fmt::format("{}: must be given only with --e4m3, was {}", option, *given));
+  if (!files.k_rotary.empty() && options.e4m3_queries)
+    refuse(fmt::format("--k-rotary: must not be given with --e4m3-queries, was {}", files.k_rotary));
 }
 
 void require_results(const AttendOptions& options) {
@@ -133,6 +139,7 @@ std::vector<const ResultFile*> wanted_results(const AttendOptions& options) {
 void require_backward(const AttendOptions& options, bool by_kernels) {
   if (options.grad.empty()) return;
   if (options.e4m3) refuse("--e4m3: must not be given with --grad, it has no gradients yet");
+  if (!options.tensors.k_rotary.empty()) refuse("--k-rotary: must not be given with --grad, it has no gradients yet");
   if (options.fixed_split_size != 0)
     refuse(fmt::format("--fixed-split-size: must be 0 with --grad, whose kernels split no keys, was {}",
                        options.fixed_split_size));

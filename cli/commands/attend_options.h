@@ -18,7 +18,7 @@ namespace flashjit::cli {
 struct TensorFiles {
   std::string slopes, sinks, bias, boolean_mask, documents, prefix, tree, dropout_mask;
   std::string cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, leftpad_kv, batch_indices_kv, page_table;
-  std::string q_scale, k_scale, v_scale;
+  std::string q_scale, k_scale, v_scale, k_rotary;
 };
 
 // All of them, in the order of --help.
@@ -29,6 +29,7 @@ struct TensorOption {
   std::optional<DType> dtype;  // none: that of the file
   const char* help;
   bool has_backward = true;  // by kernels
+  bool is_of_rows = false;   // of the dtype of the call
 };
 std::span<const TensorOption> tensor_options();
 

@@ -324,6 +324,38 @@ TEST_CASE("attend with tensors of scores and masks") {
                  "--output: must be another file than --bias"));
 }
 
+TEST_CASE("attend takes the last columns of keys from a file of their own") {
+  const Workshop shop;
+  const HostTensor latent = shop.load("v.npy", DType::f32),
+                   rotary = HostTensor::random_normal(DType::f32, {2, 9, 2, 8}, 4);
+  shop.save("rotary.npy", rotary);
+  HostTensor whole(DType::f32, {2, 9, 2, 16});
+  for (std::int64_t i = 0; i < 2 * 9 * 2 * 16; ++i) {
+    const HostTensor& of = i % 16 < 8 ? latent : rotary;
+    store_element(whole.data(), DType::f32, i, load_element(of.data(), DType::f32, i / 16 * 8 + i % 8));
+  }
+  shop.save("whole.npy", whole);
+  const auto attend = [&](const std::string& keys) {
+    CHECK(shop.run("attend q.npy " + keys + " -o o.npy --mask causal --dtype f16 --device cpu").exit_code == 0);
+    return read_bytes(shop.work() / "o.npy");
+  };
+  CHECK(attend("v.npy v.npy --k-rotary rotary.npy") == attend("whole.npy v.npy"));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"v.npy v.npy --k-rotary missing.npy", "missing.npy: must be a .npy file, does not exist"},
+      {"k.npy v.npy --k-rotary rotary.npy", "k: head_dim must be 8 like that of v, was 16"},
+      {"v.npy v.npy --k-rotary k.npy", "q: head_dim must be 24, the 8 of k and the 16 of k_rotary, was 16"},
+      {"v.npy v.npy --k-rotary rotary.npy --e4m3 --e4m3-queries",
+       "--k-rotary: must not be given with --e4m3-queries, was rotary.npy"},
+      {"v.npy v.npy --k-rotary rotary.npy --grad q.npy --dq dq.npy",
+       "--k-rotary: must not be given with --grad, it has no gradients yet"},
+      {"v.npy v.npy --k-rotary ./o.npy", "--output: must be another file than --k-rotary, was o.npy"}};
+  for (const auto& [arguments, reason] : cases) {
+    const std::string message = shop.refusal("attend q.npy -o o.npy --device cpu " + arguments);
+    CAPTURE(message);
+    CHECK(mentions(message, reason));
+  }
+}
+
 TEST_CASE("attend over pages is attend over the same keys in a cache, bit by bit and beside other options") {
   const Workshop shop;
   const HostTensor used = ints({7, 4}, {2}), sinks = HostTensor::random_normal(DType::f32, {4}, 4);

@@ -100,6 +100,29 @@ TEST_CASE("attend takes a cache of e4m3 with scales, in pages or not") {
         shop.attend("k.npy v.npy --k-scale of_k.npy --v-scale of_v.npy" + options));
 }
 
+TEST_CASE("attend takes a cache of MLA: latent columns of e4m3 or not, in pages or not, beside rotary ones") {
+  const Workshop shop;
+  const HostTensor latent = HostTensor::random_normal(DType::f32, {2, 70, 1, 256}, 1),
+                   rotary = HostTensor::random_normal(DType::f32, {2, 70, 1, 16}, 2), used = ints({70, 33});
+  shop.save("query.npy", HostTensor::random_normal(DType::f32, {2, 1, 16, 272}, 3));
+  shop.save("latent.npy", latent);
+  shop.save("rotary.npy", rotary);
+  shop.save("of_two.npy", used);
+  const cli::CasePages pages = cli::in_pages(latent, rotary, used, 16, 5);
+  shop.save("pages_latent.npy", pages.k);
+  shop.save("pages_rotary.npy", pages.v);
+  shop.save("of_pages.npy", pages.table);
+  for (const std::string options : {" --arch sm_80", " --arch sm_89 --e4m3"}) {
+    CAPTURE(options);
+    const auto out = [&](const std::string& keys) {
+      shop.run("query.npy " + keys + " -o out.npy --mask causal --seqused-kv of_two.npy --device emulate" + options);
+      return shop.load("out.npy").to_doubles();
+    };
+    CHECK(out("latent.npy latent.npy --k-rotary rotary.npy") ==
+          out("pages_latent.npy pages_latent.npy --k-rotary pages_rotary.npy --page-table of_pages.npy"));
+  }
+}
+
 TEST_CASE("attend multiplies queries of e4m3, whose bytes a file may have, exactly or fast") {
   const Workshop shop;
   const HostTensor q = HostTensor::random_normal(DType::f32, {3, 70, 4, 32}, 1);
