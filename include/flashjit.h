@@ -302,11 +302,16 @@ typedef struct flashjit_append_options {
      k_cache without its last dimension, which are written: the largest magnitude of a row over 448. NULL: 1. */
   const DLTensor* k_scale;
   const DLTensor* v_scale;
+  /* The last columns of keys, which turn in place of k, and where they go, k_rotary of attention: as k and as k_cache,
+     but for the head dim, and of the dtype of k. Beside them v_cache may be k_cache, v being k and v_scale k_scale.
+     Both or NULL. */
+  const DLTensor* k_rotary;
+  const DLTensor* k_rotary_cache;
 } flashjit_append_options;
 #define FLASHJIT_APPEND_OPTIONS_INIT                                                                               \
   {                                                                                                                \
     sizeof(flashjit_append_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, \
-        NULL, NULL                                                                                                 \
+        NULL, NULL, NULL, NULL                                                                                     \
   }
 /* Writes new keys and values, [batch, seqlen, num_heads_kv, ...] or beside slots or cu_seqlens also [total, ...], into
    their rows of the caches, [pages, page_size, num_heads_kv, ...] or without pages [batch, seqlen, ...], as

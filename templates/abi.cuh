@@ -318,7 +318,7 @@ struct RotaryTables {
 
 // The kernel that writes new keys and values into a cache: kernels/append.cuh, some thread blocks for each new token.
 constexpr int kAppendThreads = 128;
-// A row for each head of a token: of k, v or q.
+// A row for each head of a token: of k, v, the rotary columns of keys or q.
 struct AppendedRows {
   const char* from;
   char* to;
@@ -328,7 +328,7 @@ struct AppendedRows {
   int turned;                           // of its first chunks every two that turn together; 0: none turns
   int to_cache;                         // and not to where they come from, in another tensor
 };
-constexpr int kAppendedTensors = 3;
+constexpr int kAppendedTensors = 4;
 struct AppendArguments {
   AppendedRows rows[kAppendedTensors];
   int new_rows;          // of a batch entry of k
@@ -349,7 +349,7 @@ struct AppendArguments {
 };
 
 // The same where caches are of e4m3: kernels/append_e4m3.cuh.
-constexpr int kAppendedCaches = 2;  // the first of the tensors
+constexpr int kAppendedCaches = 2;  // the first of the tensors; the others stay 16-bit
 struct AppendedScales {
   char* first;         // f32; null: 1
   RowStrides strides;  // as of a ScaleTensor

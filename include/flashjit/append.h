@@ -43,7 +43,12 @@ struct AppendOptions {
   std::optional<Tensor> positions;
   // Queries of the same tokens, [batch, seqlen, num_heads_q, head_dim] or as k without the first, and where they go
   // when they are turned as keys are: the same shape; q itself, or memory apart from all else. Only beside rotary_cos.
+  // Beside k_rotary: their last columns, as many as that has.
   std::optional<Tensor> q, q_out;
+  // The last columns of keys, which turn in place of k, and where they go, k_rotary of attention: the shapes of k and
+  // of k_cache but for the head dim, any multiple of 8, and the dtype of k, beside caches of e4m3, too. Both or none.
+  // Beside them v_cache may be k_cache, which is written once, as caches of MLA are: v is k then, and v_scale k_scale.
+  std::optional<Tensor> k_rotary, k_rotary_cache;
   // What elements of caches of e4m3 are multiplied by to become what was stored: f32, as k_scale and v_scale of
   // attention are, both or none. Of all heads or of each head they are read, [1] or [num_heads_kv]: rows are divided by
   // them. Of each token and head they are written, k_cache without its last dimension: of each row the largest finite

@@ -146,7 +146,8 @@ PyObject* make_plan(PyObject* module, PyObject* args);
 PyObject* make_block_mask(PyObject* module, PyObject* args);
 /* merge(engine, ((out, lse), ...), out, lse, stream): likewise. */
 PyObject* merge(PyObject* module, PyObject* args);
-/* append(engine, k, v, k_cache, v_cache, q_out, tensors, rotary_interleaved, stream): likewise; q_out may be None. */
+/* append(engine, k, v, k_cache, v_cache, q_out, k_rotary_cache, tensors, rotary_interleaved, stream): likewise; q_out
+   and k_rotary_cache may be None. */
 PyObject* append(PyObject* module, PyObject* args);
 /* quantize(engine, x, out, scale, tensors, scale_of, scale_is_given, block_size, rotates, rotation_seed,
    rotary_interleaved, stream): likewise; scale_of is a flashjit_scale_of. */

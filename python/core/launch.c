@@ -230,18 +230,19 @@ static const TensorOption append_tensors[] = {{"slots", offsetof(flashjit_append
                                               {"positions", offsetof(flashjit_append_options, positions)},
                                               {"q", offsetof(flashjit_append_options, q)},
                                               {"k_scale", offsetof(flashjit_append_options, k_scale)},
-                                              {"v_scale", offsetof(flashjit_append_options, v_scale)}};
+                                              {"v_scale", offsetof(flashjit_append_options, v_scale)},
+                                              {"k_rotary", offsetof(flashjit_append_options, k_rotary)}};
 
 PyObject* append(PyObject* module, PyObject* args) {
   (void)module;
-  PyObject *k, *v, *k_cache, *v_cache, *q_out, *further;
+  PyObject *k, *v, *k_cache, *v_cache, *q_out, *k_rotary_cache, *further;
   GivenSettings given = {0};
   flashjit_append_options options = FLASHJIT_APPEND_OPTIONS_INIT;
   unsigned long long stream;
   Call call;
   begin_call(&call);
-  if (!PyArg_ParseTuple(args, "OOOOOOO!pK:append", &given.engine, &k, &v, &k_cache, &v_cache, &q_out, &PyDict_Type,
-                        &further, &options.rotary_interleaved, &stream) ||
+  if (!PyArg_ParseTuple(args, "OOOOOOOO!pK:append", &given.engine, &k, &v, &k_cache, &v_cache, &q_out, &k_rotary_cache,
+                        &PyDict_Type, &further, &options.rotary_interleaved, &stream) ||
       !read_settings(&call.settings, &given)) {
     return NULL;
   }
@@ -253,6 +254,7 @@ PyObject* append(PyObject* module, PyObject* args) {
   const DLTensor* const k_cache_view = lend(&call, "k_cache", k_cache, 1);
   const DLTensor* const v_cache_view = lend(&call, "v_cache", v_cache, 1);
   options.q_out = lend(&call, "q_out", q_out, 1);
+  options.k_rotary_cache = lend(&call, "k_rotary_cache", k_rotary_cache, 1);
   flashjit_status status = FLASHJIT_OK;
   if (!call.wrong) {
     Py_BEGIN_ALLOW_THREADS;

@@ -131,13 +131,13 @@ class Engine(_core.Engine):
                cu_seqlens: Any = None, page_table: Any = None, batch_indices_kv: Any = None, leftpad_kv: Any = None,
                rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False,
                positions: Any = None, q: Any = None, q_out: Any = None, k_scale: Any = None, v_scale: Any = None,
-               stream: Any = None) -> Any:
+               k_rotary: Any = None, k_rotary_cache: Any = None, stream: Any = None) -> Any:
         """As flashjit.append, with this engine."""
         return append(k, v, k_cache, v_cache, slots=slots, seqused_kv=seqused_kv, cu_seqlens=cu_seqlens,
                       page_table=page_table, batch_indices_kv=batch_indices_kv, leftpad_kv=leftpad_kv,
                       rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_interleaved=rotary_interleaved,
-                      positions=positions, q=q, q_out=q_out, k_scale=k_scale, v_scale=v_scale, stream=stream,
-                      engine=self)
+                      positions=positions, q=q, q_out=q_out, k_scale=k_scale, v_scale=v_scale, k_rotary=k_rotary,
+                      k_rotary_cache=k_rotary_cache, stream=stream, engine=self)
 
     def quantize(self, x: Any, *, scale_of: str = "head", block_size: int = 0, scale_is_given: bool = False,
                  rotation_seed: int | None = None, rotary_cos: Any = None, rotary_sin: Any = None,
@@ -349,8 +349,8 @@ def merge(parts: Sequence[tuple[Any, Any]], *, out: Any = None, lse: Any = None,
 def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seqused_kv: Any = None,
            cu_seqlens: Any = None, page_table: Any = None, batch_indices_kv: Any = None, leftpad_kv: Any = None,
            rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False, positions: Any = None,
-           q: Any = None, q_out: Any = None, k_scale: Any = None, v_scale: Any = None, stream: Any = None,
-           engine: Engine | None = None) -> Any:
+           q: Any = None, q_out: Any = None, k_scale: Any = None, v_scale: Any = None, k_rotary: Any = None,
+           k_rotary_cache: Any = None, stream: Any = None, engine: Engine | None = None) -> Any:
     """Write new keys and values into the cache that attention reads, turned by their positions or as they are.
 
     >>> q = flashjit.append(k, v, k_pages, v_pages, slots=slots, rotary_cos=cos, rotary_sin=sin, positions=positions,
@@ -389,7 +389,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
     positions : array [total]
         int32 or int64, of each token. Must be given beside slots. Its place in its sequence when None.
     q : array [batch, seqlen, heads_q, head_dim], or [total, heads_q, head_dim]
-        Queries of the same tokens, which turn as k does.
+        Queries of the same tokens, which turn as k does; beside k_rotary their last columns, q[..., head_dim:].
     q_out : array, as q
         Written, and returned; may be q itself. A new array of q's library when None, whose rows of tokens that go
         nowhere are not written.
@@ -397,13 +397,19 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
         float32, for caches of float8_e4m3fn, as flashjit.attention takes them. [1] or [heads_kv]: rows are divided by
         them. k_cache without its last dimension: written, of each row the largest finite magnitude over 448. Both or
         none; 1 when None.
+    k_rotary : array, as k but for the head dim
+        The last columns of keys, which turn in place of k, in k's dtype.
+    k_rotary_cache : array [pages, page_size, heads_kv, rotary_dim]
+        Written: k_rotary of flashjit.attention. Beside it v and v_cache may be k and k_cache, and v_scale k_scale, as
+        caches of MLA have it. Both or none.
     stream, engine :
         As of flashjit.attention.
     """
     tensors = {"slots": slots, "seqused_kv": seqused_kv, "cu_seqlens": cu_seqlens, "page_table": page_table,
                "batch_indices_kv": batch_indices_kv, "leftpad_kv": leftpad_kv, "rotary_cos": rotary_cos,
-               "rotary_sin": rotary_sin, "positions": positions, "q": q, "k_scale": k_scale, "v_scale": v_scale}
-    return _arrays.append(k, v, k_cache, v_cache, q_out, rotary_interleaved, stream, engine, tensors)
+               "rotary_sin": rotary_sin, "positions": positions, "q": q, "k_scale": k_scale, "v_scale": v_scale,
+               "k_rotary": k_rotary}
+    return _arrays.append(k, v, k_cache, v_cache, q_out, k_rotary_cache, rotary_interleaved, stream, engine, tensors)
 
 
 def quantize(x: Any, *, scale_of: str = "head", block_size: int = 0, scale_is_given: bool = False,

@@ -261,13 +261,15 @@ def merge(parts: Sequence[tuple[Any, Any]], out: Any, lse: Any, stream: Any, eng
     return results[0], results[1]
 
 
-def append(k: Any, v: Any, k_cache: Any, v_cache: Any, q_out: Any, interleaved: Any, stream: Any, engine: Any,
-           tensors: dict[str, Any]) -> Any:
+def append(k: Any, v: Any, k_cache: Any, v_cache: Any, q_out: Any, k_rotary_cache: Any, interleaved: Any, stream: Any,
+           engine: Any, tensors: dict[str, Any]) -> Any:
     """As flashjit.append, whose further arrays are in a dict by their names."""
     interleaved, q = _flag("rotary_interleaved", interleaved), tensors["q"]
     if q is not None and q_out is None:
         q_out = _library_of("q", q).empty(q, q.shape)
-    views_of = {"k_cache": k_cache, "v_cache": v_cache, **({} if q_out is None else {"q_out": q_out})}
+    optional = {"q_out": q_out, "k_rotary_cache": k_rotary_cache}
+    views_of = {"k_cache": k_cache, "v_cache": v_cache,
+                **{name: array for name, array in optional.items() if array is not None}}
     # Those of tokens are written, too.
     scales = {name: tensors[name] for name in ("k_scale", "v_scale") if len(getattr(tensors[name], "shape", ())) > 1}
     written = {**views_of, **scales}
@@ -278,7 +280,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, q_out: Any, interleaved: 
     def launch(handle: int) -> None:
         views = {name: _export(name, array, handle) for name, array in views_of.items()}
         _core.append(engine, _export("k", k, handle), _export("v", v, handle), views["k_cache"], views["v_cache"],
-                     views.get("q_out"), export_all(tensors, handle), interleaved, handle)
+                     views.get("q_out"), views.get("k_rotary_cache"), export_all(tensors, handle), interleaved, handle)
 
     library = libraries["k_cache"]
     library.run(launch, None if stream is None else stream_handle(stream), k_cache, [])

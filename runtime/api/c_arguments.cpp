@@ -187,6 +187,8 @@ AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind
   set(options.q_out, "q_out", c.q_out, kRowDTypes);
   set(options.k_scale, "k_scale", c.k_scale, "f32");
   set(options.v_scale, "v_scale", c.v_scale, "f32");
+  set(options.k_rotary, "k_rotary", c.k_rotary, kRowDTypes);
+  set(options.k_rotary_cache, "k_rotary_cache", c.k_rotary_cache, kRowDTypes);
   options.rotary_interleaved = to_bool("rotary_interleaved", c.rotary_interleaved);
   require_zero("reserved", c.reserved);
   options.stream = static_cast<Stream>(c.stream);

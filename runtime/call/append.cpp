@@ -42,6 +42,9 @@ void check_choice(const AppendOptions& opts) {
     reject("positions: must be given beside slots with rotary_cos, was not");
   if (opts.q.has_value() != opts.q_out.has_value())
     reject("{}: must be given beside {}, was not", opts.q ? "q_out" : "q", opts.q ? "q" : "q_out");
+  if (opts.k_rotary.has_value() != opts.k_rotary_cache.has_value())
+    reject("{}: must be given beside {}, was not", opts.k_rotary ? "k_rotary_cache" : "k_rotary",
+           opts.k_rotary ? "k_rotary" : "k_rotary_cache");
 }
 
 // A tensor of tokens, with a dimension of batches.
@@ -66,6 +69,21 @@ void check_head_dim_of_rows(const char* name, const Tensor& tensor) {
     reject("{}: head_dim must be a multiple of {}, was {}", name, kStrideStep, head_dim);
 }
 
+void check_rotary_rows(const AppendCall& call) {
+  const Tensor &k = call.k, &cache = *call.opts.k_rotary_cache;
+  check_rows_like("k_rotary", call.k_rotary, k.dtype, {batch_dim, seqlen_dim, heads_dim}, "k", k);
+  check_rows_like("k_rotary_cache", cache, k.dtype, {batch_dim, seqlen_dim, heads_dim}, "k_cache", call.k_cache);
+  check_rows_like("k_rotary_cache", cache, k.dtype, {head_dim_dim}, "k_rotary", call.k_rotary);
+  check_head_dim_of_rows("k_rotary", call.k_rotary);
+}
+
+void check_one_cache(const AppendCall& call) {
+  const auto& [k_scale, v_scale] = call.scales();
+  if (!same_view(call.v, call.k)) reject("v: must be k where v_cache is k_cache, was another tensor");
+  if (k_scale && !same_view(*v_scale, *k_scale))
+    reject("v_scale: must be k_scale where v_cache is k_cache, was another tensor");
+}
+
 void check_all_rows(const AppendCall& call) {
   const Tensor& k = call.k;
   if (!generator::has_kernels(k.dtype))
@@ -83,8 +101,11 @@ void check_all_rows(const AppendCall& call) {
   check_scales(call.scales(), "k_cache", call.k_cache);
   check_head_dim_of_rows("k", k);
   check_head_dim_of_rows("v", call.v);
+  if (call.has_one_cache()) check_one_cache(call);
+  if (call.opts.k_rotary) check_rotary_rows(call);
   if (!call.opts.q) return;
-  check_rows_like("q", call.q, k.dtype, {batch_dim, seqlen_dim, head_dim_dim}, "k", k);
+  check_rows_like("q", call.q, k.dtype, {batch_dim, seqlen_dim}, "k", k);
+  check_rows_like("q", call.q, k.dtype, {head_dim_dim}, call.opts.k_rotary ? "k_rotary" : "k", call.turning_keys());
   check_rows_like("q_out", call.q_out, k.dtype, {batch_dim, seqlen_dim, heads_dim, head_dim_dim}, "q", call.q);
 }
 
@@ -149,9 +170,10 @@ generator::AppendArguments append_arguments(const AppendCall& call) {
   const AppendOptions& opts = call.opts;
   const GivenRotary rotary(opts);
   generator::AppendArguments arguments{};
-  arguments.rows[0] = appended_rows(call.k, call.k_cache, rotary.pairs(), true);
-  arguments.rows[1] = appended_rows(call.v, call.v_cache, 0, true);
-  if (opts.q) arguments.rows[2] = appended_rows(call.q, call.q_out, rotary.pairs(), false);
+  arguments.rows[0] = appended_rows(call.k, call.k_cache, opts.k_rotary ? 0 : rotary.pairs(), true);
+  if (!call.has_one_cache()) arguments.rows[1] = appended_rows(call.v, call.v_cache, 0, true);
+  if (opts.k_rotary) arguments.rows[2] = appended_rows(call.k_rotary, *opts.k_rotary_cache, rotary.pairs(), true);
+  if (opts.q) arguments.rows[3] = appended_rows(call.q, call.q_out, rotary.pairs(), false);
   arguments.new_rows = static_cast<int>(call.k.shape[seqlen_dim]);
   const std::int64_t page_size = call.k_cache.shape[seqlen_dim];
   arguments.pages = page_size > 0 ? static_cast<int>(call.k_cache.shape[batch_dim]) : 0;
@@ -196,23 +218,30 @@ AppendCall::AppendCall(const Tensor& of_k, const Tensor& of_v, const Tensor& of_
   check_choice(opts);
   k = of_tokens("k", of_k, opts), v = of_tokens("v", of_v, opts);
   if (opts.q) q = of_tokens("q", *opts.q, opts), q_out = of_tokens("q_out", *opts.q_out, opts);
+  if (opts.k_rotary) k_rotary = of_tokens("k_rotary", *opts.k_rotary, opts);
   check_all_rows(*this);
   add_operand(operands, "k", k, Operand::Role::rows, false);
   add_operand(operands, "v", v, Operand::Role::rows, false);
+  if (opts.k_rotary) add_operand(operands, "k_rotary", k_rotary, Operand::Role::rows, false);
   constexpr const char* kOfTokens = "one for each token of k";
   add_numbers(operands, "slots", opts.slots, tokens(), kOfTokens, true);
   if (!opts.slots) add_sequences(*this);
-  add_rotary(operands, GivenRotary(opts), k.shape[head_dim_dim], tokens(), kOfTokens);
+  add_rotary(operands, GivenRotary(opts), turning_keys().shape[head_dim_dim], tokens(), kOfTokens);
   if (opts.q && !same_view(q, q_out)) add_operand(operands, "q", q, Operand::Role::rows, false);
   if (!scales().of_tokens()) add_scales(operands, scales(), false);
   add_operand(operands, "k_cache", k_cache, Operand::Role::rows, true);
-  add_operand(operands, "v_cache", v_cache, Operand::Role::rows, true);
-  if (scales().of_tokens()) add_scales(operands, scales(), true);
+  if (!has_one_cache()) add_operand(operands, "v_cache", v_cache, Operand::Role::rows, true);
+  const std::optional<Tensor> none;
+  if (scales().of_tokens()) add_scales(operands, {opts.k_scale, has_one_cache() ? none : opts.v_scale}, true);
+  if (opts.k_rotary) add_operand(operands, "k_rotary_cache", *opts.k_rotary_cache, Operand::Role::rows, true);
   if (opts.q) add_operand(operands, "q_out", q_out, Operand::Role::rows, true);
 }
 
+bool AppendCall::has_one_cache() const noexcept { return opts.k_rotary && same_view(k_cache, v_cache); }
+
 std::int64_t AppendCall::heads_of_token() const noexcept {
-  return 2 * k.shape[heads_dim] + (opts.q ? q.shape[heads_dim] : 0);
+  const int of_keys = 1 + (has_one_cache() ? 0 : 1) + (opts.k_rotary ? 1 : 0);
+  return of_keys * k.shape[heads_dim] + (opts.q ? q.shape[heads_dim] : 0);
 }
 
 std::int64_t AppendCall::rows_of_sequence() const noexcept {

@@ -17,15 +17,19 @@ struct AppendCall {
   AppendCall(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts);
   AppendCall(const AppendCall&) = delete;
 
-  Tensor k, v, q, q_out;  // of four dimensions; q and q_out are empty where there are none
+  Tensor k, v, q, q_out, k_rotary;  // of four dimensions; empty where there are none
   const Tensor &k_cache, &v_cache;
   const AppendOptions& opts;
   Operands operands;
   std::int64_t batch = 0;  // sequences; 0 beside slots
 
   GivenScales scales() const noexcept { return {opts.k_scale, opts.v_scale}; }
+  // Whether values are what stands in the cache of keys.
+  bool has_one_cache() const noexcept;
+  // What turns, and so do queries.
+  const Tensor& turning_keys() const noexcept { return opts.k_rotary ? k_rotary : k; }
   std::int64_t tokens() const noexcept { return k.shape[batch_dim] * k.shape[seqlen_dim]; }
-  std::int64_t heads_of_token() const noexcept;  // of k, v and q
+  std::int64_t heads_of_token() const noexcept;  // of all that is written
   // Rows that a sequence may have.
   std::int64_t rows_of_sequence() const noexcept;
   bool nothing_to_do() const noexcept { return tokens() == 0 || heads_of_token() == 0; }

@@ -82,8 +82,9 @@ class Appender {
     const TokenPlace source{token / rows, token % rows};
     position = number(opts_.positions, token, position);
     if (target.is_in(call_.k_cache)) {
-      move(call_.k, source, call_.k_cache, target, position, true, opts_.k_scale);
-      move(call_.v, source, call_.v_cache, target, position, false, opts_.v_scale);
+      move(call_.k, source, call_.k_cache, target, position, !opts_.k_rotary, opts_.k_scale);
+      if (!call_.has_one_cache()) move(call_.v, source, call_.v_cache, target, position, false, opts_.v_scale);
+      if (opts_.k_rotary) move(call_.k_rotary, source, *opts_.k_rotary_cache, target, position, true, {});
     }
     if (opts_.q) move(call_.q, source, call_.q_out, source, position, true, {});
   }

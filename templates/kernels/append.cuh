@@ -119,7 +119,8 @@ class AppendToken {
         rows.to + (rows.to_cache != 0 ? target.cache : source).in(rows.to_strides) + head * rows.to_strides.head;
     const int lanes = 1 << args.row_lanes_log2;
     if constexpr (Cache::kConverts)
-      if (rows.to_cache != 0) return convert(rows, head, from, to, target);
+      if (const int which = static_cast<int>(&rows - args.rows); which < kAppendedCaches)
+        return convert(rows, which, head, from, to, target);
     for (int i = thread & (lanes - 1); i < rows.chunks - rows.turned; i += lanes) {
       if (kRotary != Rotary::none && i < rows.turned)
         turn(from, to, i, rows.turned, target.position);
@@ -131,10 +132,9 @@ class AppendToken {
     ptx::st_global(to + chunk * kChunkBytes, ptx::ld_global(from + chunk * kChunkBytes));
   }
 
-  __device__ __forceinline__ void convert(const AppendedRows& rows, int head, const char* from, char* to,
+  __device__ __forceinline__ void convert(const AppendedRows& rows, int which, int head, const char* from, char* to,
                                           const Target& target) const {
     const RowLanes lanes(1 << args.row_lanes_log2, thread);
-    const int which = static_cast<int>(&rows - args.rows);
     const RowStrides& strides = cache.scales[which].strides;
     const int count = rows.chunks - rows.turned;
     cache.write(which, to, target.cache.in(strides) + head * strides.head, lanes, [&](auto use) {

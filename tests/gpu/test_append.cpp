@@ -35,10 +35,8 @@ void expect_appended(const AppendCase& c) {
     memory.push_back(input.shape().size() > 0 ? on_device(input) : DeviceTensor());
     there.push_back(memory.back().view());
   }
-  reference::append(here[AppendCase::k], here[AppendCase::v], c.cache(pool.data(), false), c.cache(pool.data(), true),
-                    c.options(here, q.view()));
-  tests::shared_engine().append(there[AppendCase::k], there[AppendCase::v], c.cache(pool_there.data(), false),
-                                c.cache(pool_there.data(), true), c.options(there, q_there.view()));
+  c.run(here, pool.data(), q.view(), [](const auto&... call) { reference::append(call...); });
+  c.run(there, pool_there.data(), q_there.view(), [](const auto&... call) { tests::shared_engine().append(call...); });
   CHECK(difference(HostTensor::from_device(pool_there), pool, c.rotary).elements == 0);
   CHECK(difference(HostTensor::from_device(q_there), q, true).elements == 0);
 }

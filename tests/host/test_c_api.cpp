@@ -1017,7 +1017,7 @@ TEST_CASE("options of every version are taken for ever") {
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
   static_assert(sizeof(flashjit_attention_options) >= kWithRotaryKeys && sizeof(flashjit_plan_info) >= 32);
-  static_assert(sizeof(flashjit_append_options) >= 128);
+  static_assert(sizeof(flashjit_append_options) >= 144);
   static_assert(offsetof(flashjit_append_options, reserved) + sizeof(std::int32_t) == 112);
   static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
   static_assert(offsetof(flashjit_attention_options, max_seqlen_kv) + sizeof(std::int64_t) == kWithRagged);

@@ -36,11 +36,12 @@ enum class ScalesOf { none, all, heads, tokens };
 
 // Caches of e4m3 for a case, their scales and its queries, before anything is written.
 struct Caches {
-  HostTensor k, v, k_scale, v_scale, q;
+  HostTensor k, v, k_rotary, k_scale, v_scale, q;
 
   Caches(const AppendCase& c, ScalesOf of)
       : k(tests::poisoned(DType::e4m3, shape(c, c.head_dim))),
         v(tests::poisoned(DType::e4m3, shape(c, c.head_dim_v))),
+        k_rotary(tests::poisoned(c.dtype, shape(c, c.rotary_dim))),
         k_scale(scales(c, of, 1)),
         v_scale(scales(c, of, 2)),
         q(c.in_place ? c.inputs[AppendCase::q] : tests::poisoned(c.dtype, c.q_shape)) {}
@@ -52,7 +53,7 @@ struct Caches {
   }
   static Tensor view(const AppendCase& c, HostTensor& cache, std::int64_t dim) {
     const Dims strides = packed_strides(cache.shape());
-    Tensor of(cache.data(), DType::e4m3, {c.pages, c.page_size, c.heads, dim}, strides);
+    Tensor of(cache.data(), cache.dtype(), {c.pages, c.page_size, c.heads, dim}, strides);
     if (c.heads_first) std::swap(of.strides[1], of.strides[2]);
     return of;
   }
@@ -69,8 +70,11 @@ struct Caches {
     std::vector<Tensor> given;
     for (const HostTensor& input : c.inputs) given.push_back(input.view());
     AppendOptions opts = c.options(given, q.view());
-    if (of != ScalesOf::none) opts.k_scale = k_scale.view(), opts.v_scale = v_scale.view();
-    append(given[AppendCase::k], given[AppendCase::v], view(c, k, c.head_dim), view(c, v, c.head_dim_v), opts);
+    if (of != ScalesOf::none)
+      opts.k_scale = k_scale.view(), opts.v_scale = (c.has_one_cache ? k_scale : v_scale).view();
+    if (c.rotary_dim > 0) opts.k_rotary_cache = view(c, k_rotary, c.rotary_dim);
+    append(given[AppendCase::k], c.values(given), view(c, k, c.head_dim),
+           view(c, c.has_one_cache ? k : v, c.head_dim_v), opts);
   }
 };
 
@@ -98,6 +102,7 @@ bool near_scales(const HostTensor& a, const HostTensor& b) {
 bool agree(const AppendCase& c, const Caches& is, const Caches& should) {
   return (c.rotary ? near_bytes(is.k, should.k) : same_bytes(is.k, should.k)) && same_bytes(is.v, should.v) &&
          near_scales(is.k_scale, should.k_scale) && same_bytes(is.v_scale, should.v_scale) &&
+         tests::difference(is.k_rotary, should.k_rotary, true).elements == 0 &&
          tests::difference(is.q, should.q, true).elements == 0;
 }
 
@@ -220,8 +225,8 @@ TEST_CASE("planted faults of what is written in e4m3 are found") {
   struct Fault {
     const char *original, *replacement;
     ScalesOf of;
+    const char* file = "kernels/append_e4m3.cuh";
   };
-  constexpr const char* kFile = "kernels/append_e4m3.cuh";
   const Fault faults[] = {
       {"__fdiv_rn(largest, kLargest)", "largest", ScalesOf::tokens},
       {"distance = lanes.count / 2", "distance = lanes.count / 4", ScalesOf::tokens},
@@ -230,15 +235,21 @@ TEST_CASE("planted faults of what is written in e4m3 are found") {
       {"ptx::ld_global_float(of.first + at)", "ptx::ld_global_float(of.first)", ScalesOf::heads},
       {"chunk * kChunkBytes, four(0), four(4)", "chunk * kChunkBytes, four(4), four(0)", ScalesOf::all},
       {"scale_of_row(scales[which],", "scale_of_row(scales[0],", ScalesOf::all},
+      {"which < kAppendedCaches", "rows.to_cache != 0", ScalesOf::all, "kernels/append.cuh"},
   };
   for (const Fault& fault : faults) {
     CAPTURE(std::string(fault.replacement));
     const tests::TemporaryDirectory directory;
-    tests::plant(kFile, fault.original, fault.replacement, directory / "templates");
+    tests::plant(fault.file, fault.original, fault.replacement, directory / "templates");
     Engine engine = engine_with("sm_90a", (directory / "templates").string());
     bool all_right = true;
-    for (std::uint64_t seed = 0; seed < 12 && all_right; ++seed)
-      all_right = is_right(engine, AppendCase(seed), fault.of);
+    try {
+      for (std::uint64_t seed = 0; seed < 12 && all_right; ++seed)
+        all_right = is_right(engine, AppendCase(seed), fault.of);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kernel_fault);
+      all_right = false;
+    }
     CHECK_FALSE(all_right);
   }
 }

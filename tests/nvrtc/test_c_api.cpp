@@ -523,6 +523,35 @@ TEST_CASE("a cache of e4m3 is written and read through C as in C++") {
   flashjit_engine_destroy(engine);
 }
 
+TEST_CASE("a cache of MLA is written through C as in C++") {
+  flashjit_engine* const engine = make_engine();
+  const HostTensor k = HostTensor::random_normal(DType::f16, {1, 20, 1, 32}, 1),
+                   k_rotary = HostTensor::random_normal(DType::f16, {1, 20, 1, 16}, 2);
+  const double length = 20;
+  const HostTensor used = HostTensor::from_doubles(DType::i32, {1}, &length, 1);
+  HostTensor cache(DType::e4m3, {1, 24, 1, 32}), rotary_cache(DType::f16, {1, 24, 1, 16}),
+      scale(DType::f32, {1, 24, 1});
+  HostTensor expected = cache, expected_rotary = rotary_cache, expected_scale = scale;
+  AppendOptions opts;
+  opts.seqused_kv = used.view(), opts.k_scale = opts.v_scale = expected_scale.view();
+  opts.k_rotary = k_rotary.view(), opts.k_rotary_cache = expected_rotary.view();
+  Engine(emulating()).append(k.view(), k.view(), expected.view(), expected.view(), opts);
+
+  const DlpackView c_k(k.view(), kDLCPU), c_k_rotary(k_rotary.view(), kDLCPU), c_used(used.view(), kDLCPU),
+      c_cache(cache.view(), kDLCPU), c_rotary_cache(rotary_cache.view(), kDLCPU), c_scale(scale.view(), kDLCPU);
+  flashjit_append_options options = FLASHJIT_APPEND_OPTIONS_INIT;
+  options.seqused_kv = &c_used, options.k_scale = options.v_scale = &c_scale;
+  options.k_rotary = &c_k_rotary, options.k_rotary_cache = &c_rotary_cache;
+  REQUIRE(flashjit_append(engine, &c_k, &c_k, &c_cache, &c_cache, &options) == FLASHJIT_OK);
+  CHECK(same_bytes(cache, expected));
+  CHECK(same_bytes(rotary_cache, expected_rotary));
+  CHECK(same_bytes(scale, expected_scale));
+  options.struct_size = offsetof(flashjit_append_options, k_rotary);  // of a caller that does not know of them
+  CHECK(flashjit_append(engine, &c_k, &c_k, &c_cache, &c_cache, &options) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(std::string(flashjit_last_error()).rfind("v_cache: must not overlap k_cache", 0) == 0);
+  flashjit_engine_destroy(engine);
+}
+
 TEST_CASE("products of e4m3 are through C what they are in C++") {
   flashjit_engine* const engine = make_engine();
   const HostTensor q = HostTensor::random_normal(DType::e4m3, {2, 20, 4, 32}, 1),

@@ -243,6 +243,35 @@ class LatentCaches(unittest.TestCase):
         refused("^q: head_dim must be above 256 beside k_rotary, was 256$", q=self.q[..., :256],
                 k=self.latent[..., :240], v=self.latent[..., :240])
 
+    def test_append(self):
+        random = np.random.default_rng(12)
+        new, rows, queries = (random.standard_normal((1, 40, heads, dim)).astype(np.float16)
+                              for heads, dim in ((1, 256), (1, 16), (8, 16)))
+        latent, scale = stored((1, 48, 1, 256)), np.zeros((1, 48, 1), np.float32)
+        rotary = np.full((1, 48, 1, 16), np.nan, np.float16)
+        angles = np.arange(48, dtype=np.float32)[:, None] / 100**(np.arange(8, dtype=np.float32) / 8)
+        cos, sin = np.cos(angles), np.sin(angles)
+        options = {"k_scale": scale, "v_scale": scale, "seqused_kv": np.int32([40])}
+        returned = self.engine.append(new, new, latent, latent, k_rotary=rows, k_rotary_cache=rotary, q=queries,
+                                      q_out=queries, rotary_cos=cos, rotary_sin=sin, **options)
+        self.assertIs(returned, queries)
+        np.testing.assert_allclose(numbers(latent)[:, :40] * scale[:, :40, :, None], new, rtol=1 / 16, atol=1e-2)
+        x, y, cos, sin = rows[0, ..., :8], rows[0, ..., 8:], cos[:40, None], sin[:40, None]
+        np.testing.assert_allclose(rotary[0, :40], np.concatenate([x * cos - y * sin, y * cos + x * sin], -1), atol=4e-3)
+        self.assertTrue(np.isnan(rotary[:, 40:]).all())
+        out = self.engine.attention(self.q, latent, latent, k_rotary=rotary, **options)
+        exact, _ = self.engine.reference(self.q, latent, latent, k_rotary=rotary, **options)
+        np.testing.assert_allclose(out, exact, atol=4e-3)
+
+    def test_append_refuses(self):
+        latent, rows, used = stored((1, 48, 1, 256)), np.zeros((1, 40, 1, 16), np.float16), np.int32([40])
+        new, rotary = np.zeros((1, 40, 1, 256), np.float16), np.zeros((1, 48, 1, 16), np.float16)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^k_rotary_cache: must be given beside k_rotary, was not$"):
+            self.engine.append(new, new, latent, latent, k_rotary=rows, seqused_kv=used)
+        rotary.setflags(write=False)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^k_rotary_cache: .*read-?only"):
+            self.engine.append(new, new, latent, latent, k_rotary=rows, k_rotary_cache=rotary, seqused_kv=used)
+
     def test_prepare(self):
         self.engine.prepare("float16", 272, 256, e4m3=True, k_rotary=True)
         before = self.engine.counters()["compiles"]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // New tokens on their way into a cache, drawn at random: where they go, some of them nowhere; how caches lie in memory;
-// what turns.
+// what turns, and whether that is in a tensor of its own.
 #pragma once
 
 #include <algorithm>
@@ -58,7 +58,22 @@ struct AppendCase {
   explicit AppendCase(std::uint64_t seed) : AppendCase(AppendDice(seed)) {}
 
   // Memory: what is read, in the order of `inputs`, and what is written.
-  enum Input { k, v, q, slots, positions, cu_seqlens, seqused, indices, padding, table, cosines, sines, kInputs };
+  enum Input {
+    k,
+    v,
+    k_rotary,
+    q,
+    slots,
+    positions,
+    cu_seqlens,
+    seqused,
+    indices,
+    padding,
+    table,
+    cosines,
+    sines,
+    kInputs
+  };
   enum Output { pool, turned_q, kOutputs };
   std::vector<HostTensor> inputs = std::vector<HostTensor>(kInputs);
   Dims pool_shape, q_shape;
@@ -66,8 +81,9 @@ struct AppendCase {
   DType dtype = DType::f16;
   AppendWay way = AppendWay::slots;
   bool ragged = false, rotary = false, interleaved = false, has_positions = false, has_q = false, in_place = false;
-  bool has_indices = false, has_padding = false, heads_first = false;
+  bool has_indices = false, has_padding = false, heads_first = false, has_one_cache = false;
   std::int64_t batch = 1, heads = 1, head_dim = 8, head_dim_v = 8, heads_q = 1, page_size = 1, pages = 1;
+  std::int64_t rotary_dim = 0;  // of k_rotary
 
   std::string describe() const {
     return std::string(to_string(dtype)) +
@@ -77,18 +93,22 @@ struct AppendCase {
            (ragged ? " ragged" : "") + (rotary ? interleaved ? " neighbours" : " halves" : "") +
            (has_positions ? " positions" : "") + (has_q ? in_place ? " q in place" : " q" : "") +
            (has_indices ? " indices" : "") + (has_padding ? " padding" : "") + (heads_first ? " heads first" : "") +
-           " " + to_string(pool_shape) + " " + to_string(inputs[k].shape()) + " v" + std::to_string(head_dim_v);
+           (has_one_cache ? " one cache" : "") + " " + to_string(pool_shape) + " " + to_string(inputs[k].shape()) +
+           " v" + std::to_string(head_dim_v) + " rotary" + std::to_string(rotary_dim);
   }
 
-  // A view of the pool: keys come before values on each page.
-  Tensor cache(void* memory, bool of_values) const {
-    const std::int64_t dim = of_values ? head_dim_v : head_dim, rows = page_size * heads;
-    char* const data = static_cast<char*>(memory) + (of_values ? rows * head_dim * 2 : 0);
-    const std::int64_t page = rows * (head_dim + head_dim_v);
-    return heads_first ? Tensor(data, dtype, {pages, page_size, heads, dim}, {page, dim, page_size * dim, 1})
-                       : Tensor(data, dtype, {pages, page_size, heads, dim}, {page, heads * dim, dim, 1});
+  // What of keys turns.
+  std::int64_t turning_dim() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
+  const Tensor& values(const std::vector<Tensor>& given) const { return given[has_one_cache ? k : v]; }
+  // append(k, v, k_cache, v_cache, opts) of tensors that lie there, into a pool.
+  template <class Append>
+  void run(const std::vector<Tensor>& given, void* memory, const Tensor& q_out, const Append& append) const {
+    AppendOptions opts = options(given, q_out);
+    if (rotary_dim > 0) opts.k_rotary_cache = cache(memory, dim_of_pool() - rotary_dim, rotary_dim);
+    const Tensor k_cache = cache(memory, 0, head_dim);
+    append(given[k], values(given), k_cache, has_one_cache ? k_cache : cache(memory, head_dim, head_dim_v), opts);
   }
-  // Of tensors that lie there; tensors that the case lacks are not looked at. In place, q is the second output.
+  // Tensors that the case lacks are not looked at. In place, q is the second output.
   AppendOptions options(const std::vector<Tensor>& given, const Tensor& q_out) const {
     AppendOptions opts;
     const auto set = [&](std::optional<Tensor>& option, Input input) {
@@ -97,6 +117,7 @@ struct AppendCase {
     set(opts.slots, slots), set(opts.positions, positions), set(opts.cu_seqlens, cu_seqlens);
     set(opts.seqused_kv, seqused), set(opts.batch_indices_kv, indices), set(opts.leftpad_kv, padding);
     set(opts.page_table, table), set(opts.rotary_cos, cosines), set(opts.rotary_sin, sines);
+    set(opts.k_rotary, k_rotary);
     opts.rotary_interleaved = interleaved;
     if (has_q) opts.q = in_place ? q_out : given[q], opts.q_out = q_out;
     return opts;
@@ -104,6 +125,14 @@ struct AppendCase {
 
  private:
   explicit AppendCase(AppendDice dice);
+  // A view of the pool: on each page come keys, then values that are not these, then what of keys is apart.
+  std::int64_t dim_of_pool() const { return head_dim + (has_one_cache ? 0 : head_dim_v) + rotary_dim; }
+  Tensor cache(void* memory, std::int64_t dims_before, std::int64_t dim) const {
+    const std::int64_t rows = page_size * heads, page = rows * dim_of_pool();
+    char* const data = static_cast<char*>(memory) + rows * dims_before * static_cast<std::int64_t>(size_of(dtype));
+    return heads_first ? Tensor(data, dtype, {pages, page_size, heads, dim}, {page, dim, page_size * dim, 1})
+                       : Tensor(data, dtype, {pages, page_size, heads, dim}, {page, heads * dim, dim, 1});
+  }
   void draw_places(AppendDice& dice, const std::vector<std::int64_t>& added);
   void draw_pages(AppendDice& dice, std::int64_t rows_of_table, const std::vector<std::int64_t>& used);
   void draw_rotary(AppendDice& dice, std::int64_t tokens, std::int64_t longest);
@@ -115,6 +144,9 @@ inline AppendCase::AppendCase(AppendDice dice) {
   heads = 1 + dice.up_to(3), heads_q = 1 + dice.up_to(11);
   head_dim = dice.one_of<std::int64_t>({16, 24, 64, 80, 128, 264}),
   head_dim_v = dice.one_of<std::int64_t>({8, 64, 128});
+  rotary_dim = dice.one_of<std::int64_t>({0, 0, 16, 64});
+  has_one_cache = rotary_dim > 0 && dice.coin();
+  if (has_one_cache) head_dim_v = head_dim;
   heads_first = dice.coin();
   ragged = dice.coin() && way != AppendWay::slots;
   // So many that warps look for a token's sequence together.
@@ -132,11 +164,12 @@ inline AppendCase::AppendCase(AppendDice dice) {
   };
   inputs[k] = HostTensor::random_normal(dtype, rows(heads, head_dim), 11);
   inputs[v] = HostTensor::random_normal(dtype, rows(heads, head_dim_v), 12);
-  q_shape = rows(heads_q, head_dim);
+  if (rotary_dim > 0) inputs[k_rotary] = HostTensor::random_normal(dtype, rows(heads, rotary_dim), 14);
+  q_shape = rows(heads_q, turning_dim());
   draw_places(dice, added);
   rotary = dice.coin();
   if (rotary) draw_rotary(dice, total, 200);
-  pool_shape = {pages, page_size * heads * (head_dim + head_dim_v)};
+  pool_shape = {pages, page_size * heads * dim_of_pool()};
 }
 
 inline void AppendCase::draw_places(AppendDice& dice, const std::vector<std::int64_t>& added) {
@@ -199,7 +232,7 @@ inline void AppendCase::draw_rotary(AppendDice& dice, std::int64_t tokens, std::
   interleaved = dice.coin(), has_q = dice.coin(), in_place = has_q && dice.coin();
   has_positions = way == AppendWay::slots || dice.coin();
   if (has_q) inputs[q] = HostTensor::random_normal(dtype, q_shape, 13);
-  const std::int64_t half = dice.coin() ? head_dim / 16 * 8 : 8;
+  const std::int64_t half = dice.coin() ? turning_dim() / 16 * 8 : 8;
   std::vector<double> of_cos, of_sin;
   for (std::int64_t i = 0; i < longest * half; ++i) {
     const double angle =
