@@ -83,14 +83,22 @@ class DecodeKernels:
         cuda = self.torch.cuda
         return {"stream": cuda.current_stream().cuda_stream} if self.device == "cuda" else {}
 
-    def ours(self, q, out, caches):
-        """A launch for each cache, which have a plan in common."""
-        plan = self.flashjit.plan(q, *caches[0], causal=True)
+    def planned(self, out, calls):
+        """A launch for each of the calls, (q, k, v) and options, which have a plan in common."""
+        tensors, options = calls[0]
+        plan = self.flashjit.plan(*tensors, **options)
 
-        def launch(k, v):
-            return self.flashjit.attention(q, k, v, causal=True, out=out, plan=plan, **self.options())
+        def launch(tensors, options):
+            return self.flashjit.attention(*tensors, out=out, plan=plan, **options, **self.options())
 
-        return [functools.partial(launch, *cache) for cache in caches]
+        return [functools.partial(launch, *call) for call in calls]
+
+    def call(self, q, cache, **options):
+        """Of attention to a cache."""
+        return (q, *cache), options
+
+    def ours(self, q, out, caches, causal=True):
+        return self.planned(out, [self.call(q, cache, causal=causal) for cache in caches])
 
     def in_pages(self, tensor, page_size, order):
         """The rows in pages in an order of their own."""
@@ -101,20 +109,14 @@ class DecodeKernels:
         return [self.in_pages(tensor, page_size, order) for tensor in cache]
 
     def paged(self, q, out, caches, page_size):
-        """A launch for each cache, which have a plan and a table in common."""
-        torch, (k, _) = self.torch, caches[0]
-        batch, context = k.shape[:2]
+        """The caches have a table in common, too."""
+        torch = self.torch
+        batch, context = caches[0][0].shape[:2]
         order = torch.randperm(batch * context // page_size, device=self.device)
         table = order.view(batch, -1).to(torch.int32)
         used = torch.full((batch, ), context, dtype=torch.int32, device=self.device)
         options = {"causal": True, "page_table": table, "seqused_kv": used}
-        moved = [self.moved(cache, page_size, order) for cache in caches]
-        plan = self.flashjit.plan(q, *moved[0], **options)
-
-        def launch(k, v):
-            return self.flashjit.attention(q, k, v, out=out, plan=plan, **options, **self.options())
-
-        return [functools.partial(launch, *cache) for cache in moved]
+        return self.planned(out, [self.call(q, self.moved(cache, page_size, order), **options) for cache in caches])
 
     def in_e4m3(self, tensor, of_tokens):
         """The numbers, and what they are to be multiplied by: a scale for each head, or for each row of each head."""
@@ -123,20 +125,9 @@ class DecodeKernels:
         return (tensor / scales.unsqueeze(-1)).to(self.torch.float8_e4m3fn), scales
 
     def stored_in_8_bits(self, q, out, caches, of_tokens):
-        """A launch for each cache, which have a plan in common."""
         stored = [[self.in_e4m3(tensor, of_tokens) for tensor in cache] for cache in caches]
-
-        def arguments(keys, values):
-            return (q, keys[0], values[0]), {"causal": True, "k_scale": keys[1], "v_scale": values[1]}
-
-        tensors, options = arguments(*stored[0])
-        plan = self.flashjit.plan(*tensors, **options)
-
-        def launch(*cache):
-            tensors, options = arguments(*cache)
-            return self.flashjit.attention(*tensors, out=out, plan=plan, **options, **self.options())
-
-        return [functools.partial(launch, *cache) for cache in stored]
+        return self.planned(out, [self.call(q, (k, v), causal=True, k_scale=k_scale, v_scale=v_scale)
+                                  for (k, k_scale), (v, v_scale) in stored])
 
     def theirs(self, q, k, v, side):
         if side.endswith("_heads_first"):
