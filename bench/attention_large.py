@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cells of the grid large of compare_peers.py, head dims above 256: prompts of head dim 512, MLA's absorbed decode and
-decode with 8 query heads to one; and what is made of their times. Needs neither a GPU nor PyTorch.
+"""The cells of the grid large of compare_peers.py, head dims above 256: prompts of head dim 512, MLA's absorbed decode, the
+same with latent columns of e4m3 beside 16-bit rotary ones, and decode with 8 query heads to one; and what is made of their
+times. Needs neither a GPU nor PyTorch.
 
 A row is {"group", "batch", "heads", "heads_kv", "context", "queries", "mask", "cache_bytes", "us", "left_out"}, us as in the
 grid decode."""
@@ -11,8 +12,9 @@ from attention_grid import Cell, summary_by
 
 ELEMENT_BYTES = 2
 HIDDEN, TOKENS = 2048, 16384
-PROMPTS, MLA, DECODE = "prompts", "mla", "decode"
-HEAD_DIMS = {PROMPTS: (512, 512), MLA: (576, 512), DECODE: (512, 512)}  # of q and k, and of v
+PROMPTS, MLA, MLA_E4M3, DECODE = "prompts", "mla", "mla_e4m3", "decode"
+HEAD_DIMS = {PROMPTS: (512, 512), MLA: (576, 512), MLA_E4M3: (576, 512), DECODE: (512, 512)}  # of q and k, and of v
+SCALE_BYTES = 4  # of each token of a cache of e4m3
 EFFICIENT, READ = "efficient", "read"  # PyTorch's memory-efficient back end, and a plain read of the cache
 # Sides of flashjit: the default, that over pages of 64, and pairs of blocks that share keys, which are asked for.
 DEFAULT, PAGES, PAIRS = "flashjit", "pages_64", "pairs"
@@ -38,10 +40,22 @@ class LargeCell(typing.NamedTuple):
         return Cell(self.head_dims[0], self.mask, self.context, self.batch, self.heads, self.heads_kv, self.queries)
 
     @property
+    def row_bytes(self):
+        """Of keys and values of a token: of MLA the values are columns of the keys."""
+        head_dim, head_dim_v = self.head_dims
+        if self.group == MLA_E4M3:
+            return head_dim_v + (head_dim - head_dim_v) * ELEMENT_BYTES + SCALE_BYTES
+        return (head_dim + (0 if self.group == MLA else head_dim_v)) * ELEMENT_BYTES
+
+    @property
     def cache_bytes(self):
-        """What has to be read once: of MLA the values are columns of the keys."""
-        columns = self.head_dims[0] + (0 if self.group == MLA else self.head_dims[1])
-        return self.batch * self.context * self.heads_kv * columns * ELEMENT_BYTES
+        """What has to be read once."""
+        return self.batch * self.context * self.heads_kv * self.row_bytes
+
+    @property
+    def has_pairs(self):
+        """Whether a kernel serves it whose blocks come in pairs."""
+        return self.group in (MLA, DECODE)
 
     @property
     def operations(self):
@@ -49,7 +63,7 @@ class LargeCell(typing.NamedTuple):
         return whole / 2 if self.mask == "causal" else whole
 
     def __str__(self):
-        return (f"{self.group:<7} {self.mask:<6} batch {self.batch:>3} heads {self.heads}/{self.heads_kv} "
+        return (f"{self.group:<8} {self.mask:<6} batch {self.batch:>3} heads {self.heads}/{self.heads_kv} "
                 f"context {self.context:>5} queries {self.queries}")
 
 
@@ -64,11 +78,15 @@ def mla():
             for batch, context in ((64, 4096), (64, 8192), (128, 4096), (128, 8192), (8, 8192), (1, 8192))]
 
 
+def mla_e4m3():
+    return [LargeCell(MLA_E4M3, batch, 128, 1, context, 1) for batch in (64, 128) for context in (4096, 8192)]
+
+
 def decode():
     return [LargeCell(DECODE, 64, 8, 1, 8192, 1)]
 
 
-GROUPS = {PROMPTS: prompts, MLA: mla, DECODE: decode}
+GROUPS = {PROMPTS: prompts, MLA: mla, MLA_E4M3: mla_e4m3, DECODE: decode}
 
 
 def large_grid(names=tuple(GROUPS)):
@@ -90,8 +108,13 @@ def ours(row):
     return row["us"].get(DEFAULT)
 
 
+def rates(row):
+    """TFLOPS of each side."""
+    return {side: cell_of(row).operations / us / 1e6 for side, us in row["us"].items()}
+
+
 def tflops(row):
-    return cell_of(row).operations / ours(row) / 1e6 if ours(row) else None
+    return rates(row).get(DEFAULT)
 
 
 def over(side, group):
@@ -103,11 +126,21 @@ def over(side, group):
     return measure
 
 
+def of_16_bits(row, rows):
+    """How many times as many tokens a second the same cache of MLA gives with latent columns of e4m3."""
+    if row["group"] != MLA_E4M3 or not ours(row):
+        return None
+    whole = next((ours(other) for other in rows if cell_of(other) == cell_of(row)._replace(group=MLA)), None)
+    return whole / ours(row) if whole else None
+
+
 def summarise_large(rows):
     """As summary_by has it."""
     measures = {f"{group}_tflops": lambda row, group=group: tflops(row) if row["group"] == group else None for group in GROUPS}
-    measures |= {"prompts_over_efficient": over(EFFICIENT, PROMPTS), "mla_of_read": over(READ, MLA),
-                 "decode_of_read": over(READ, DECODE), "mla_of_pages": over(PAGES, MLA)}
+    measures |= {"prompts_over_efficient": over(EFFICIENT, PROMPTS)}
+    measures |= {f"{group}_of_read": over(READ, group) for group in (MLA, MLA_E4M3, DECODE)}
+    measures |= {f"{group}_of_pages": over(PAGES, group) for group in (MLA, MLA_E4M3)}
+    measures["mla_e4m3_of_16_bits"] = lambda row: of_16_bits(row, rows)
     return summary_by(measures, rows)
 
 

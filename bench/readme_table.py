@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fills the tables of README.md, docs/performance.md, docs/masks-and-scores.md and docs/distributed.md from the records in
-bench/results/, so that no figure in them is typed by hand.
+"""Fills the tables of README.md, docs/performance.md, docs/masks-and-scores.md, docs/kernels/large_heads.md and
+docs/distributed.md from the records in bench/results/, so that no figure in them is typed by hand.
 
 A table stands between <!-- table:DEVICE/NAME --> and <!-- /table -->, where bench/results/DEVICE.json is the record and
-NAME is summary, hopper, mma, backward, serving, decode, window, scores, gallery, ablation, 5090, jit, python or distributed.
-Where the record lacks the measurement there is no table. Peers that did not run beside the record's flashjit come from
-bench/peers/DEVICE.json, and their columns say so.
+NAME is summary, hopper, mma, backward, serving, decode, large, mla, largebackward, window, scores, gallery, ablation, 5090,
+jit, python or distributed. Where the record lacks the measurement there is no table. Peers that did not run beside the
+record's flashjit come from bench/peers/DEVICE.json, and their columns say so.
 With --check nothing is written and the exit status is 1 if a table is out of date."""
 
 import argparse
@@ -18,6 +18,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import attention_gallery  # noqa: E402
+import attention_large  # noqa: E402
 from attention_backward import PAPER  # noqa: E402
 from attention_decode import PAGE_SIZES, over_best  # noqa: E402
 from attention_features import FEATURES  # noqa: E402
@@ -31,9 +32,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 PEERS = ROOT / "bench" / "peers"
 FILES = [ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "masks-and-scores.md",
-         ROOT / "docs" / "distributed.md"]
+         ROOT / "docs" / "kernels" / "large_heads.md", ROOT / "docs" / "distributed.md"]
 TABLE = re.compile(r"(<!-- table:(?P<device>[a-z0-9-]+)/(?P<name>[a-z0-9]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 SUMMARY_SEQLENS = (1024, 4096, 16384)
+LARGE_NAMES = {"flashjit": "the default", "efficient": "PyTorch's memory-efficient back end"}
+MLA_CACHES = {attention_large.MLA: "16 bits", attention_large.MLA_E4M3: "latent columns of e4m3"}
 PEER_NAMES = {"cudnn": "cuDNN", "fa2": "FA2", "flash_attn": "flash-attn", "fa3": "FA3", "fa4": "FA4", BEST: "best peer"}
 
 
@@ -293,6 +296,51 @@ def decode_notes(summary):
     return notes
 
 
+def rates_by_length(rows):
+    """TFLOPS of large heads: a row for each mask and side, a column for each length. rows: (causal, seqlen, side -> rate)."""
+    seqlens = sorted({seqlen for _, seqlen, _ in rows})
+    cells = {(causal, seqlen): rates for causal, seqlen, rates in rows}
+    body = []
+    for causal in sorted({causal for causal, _ in cells}):
+        for side, name in LARGE_NAMES.items():
+            rates = [cells.get((causal, seqlen), {}).get(side) for seqlen in seqlens]
+            body.append(["causal" if causal else "full", name, *("" if rate is None else f"{rate:.0f}" for rate in rates)])
+    return table(["mask", "", *map(str, seqlens)], body)
+
+
+def large_table(record):
+    """Prompts of large heads."""
+    large = measured(record["steps"], "large")
+    rows = large and [row for row in large["rows"] if row["group"] == attention_large.PROMPTS]
+    return rows and rates_by_length([(row["mask"] == "causal", row["context"], attention_large.rates(row))
+                                     for row in rows]) + f"\n\nPyTorch {large['torch']}."
+
+
+def mla_table(record):
+    """A row for each cache of MLA, of 16 bits and of e4m3."""
+    large = measured(record["steps"], "large")
+    rows = large and [row for row in large["rows"] if row["group"] in MLA_CACHES]
+    if not rows:
+        return None
+    sides = {attention_large.PAGES: "over pages of 64", attention_large.PAIRS: "pairs of blocks",
+             attention_large.READ: "a plain read"}
+    body = [[MLA_CACHES[row["group"]], str(row["batch"]), str(row["context"]),
+             shown(row, attention_large.ours, "{:.1f} µs".format), shown(row, attention_large.tflops, "{:.0f}".format),
+             *(shown(row, lambda row: row["us"].get(side), "{:.1f} µs".format) for side in sides)] for row in rows]
+    notes = [f"PyTorch {large['torch']}."]
+    if values := large["summary"].get("mla_e4m3_of_16_bits"):
+        notes.insert(0, f"A cache with latent columns of e4m3: {values['geometric_mean']:.2f} times the tokens a second, from "
+                        f"{values['minimum']:.2f} to {values['maximum']:.2f} in {values['cells']} caches.")
+    return table(["cache", "batch", "keys", "the default", "TFLOPS", *sides.values()], body) + "\n\n" + " ".join(notes)
+
+
+def large_backward_table(record):
+    """Gradients of large heads."""
+    gradients = measured(record["steps"], "large", "gradients")
+    return gradients and rates_by_length([(row["causal"], row["seqlen"], row["tflops"]) for row in gradients["rows"]]) + (
+        f"\n\nPyTorch {gradients['torch']}.")
+
+
 def window_table(record):
     """A row for each head dim and family: with a window, without, and beside FlexAttention."""
     window = measured(record["steps"], "window")
@@ -448,6 +496,9 @@ TABLES = {  # name -> the step of the record that it shows, and the function tha
     "backward": ("backward", backward_table),
     "serving": ("serving", serving_table),
     "decode": ("decode", decode_table),
+    "large": ("large", large_table),
+    "mla": ("large", mla_table),
+    "largebackward": ("large", large_backward_table),
     "window": ("window", window_table),
     "scores": ("scores", scores_table),
     "gallery": ("gallery", gallery_table),

@@ -451,8 +451,9 @@ class AttentionLarge(unittest.TestCase):
         self.assertEqual(len({str(cell) for cell in cells}), 10)
 
     def test_values_of_mla_are_no_bytes_of_their_own(self):
-        mla, decode = (attention_large.LargeCell(group, 2, 8, 1, 1000, 1) for group in ("mla", "decode"))
-        self.assertEqual((mla.cache_bytes, decode.cache_bytes), (2 * 1000 * 576 * 2, 2 * 1000 * 1024 * 2))
+        groups = "mla", "mla_e4m3", "decode"
+        mla, e4m3, decode = (attention_large.LargeCell(group, 2, 8, 1, 1000, 1).cache_bytes for group in groups)
+        self.assertEqual((mla, e4m3, decode), (2 * 1000 * 576 * 2, 2 * 1000 * (512 + 64 * 2 + 4), 2 * 1000 * 1024 * 2))
 
     def test_a_causal_prompt_is_half_the_work(self):
         full, causal = (attention_large.LargeCell("prompts", 1, 1, 1, 64, 64, mask) for mask in ("full", "causal"))
@@ -466,6 +467,9 @@ class AttentionLarge(unittest.TestCase):
         self.assertAlmostEqual(summary["mla_tflops"]["minimum"], 2 * 64 * 128 * 4096 * 1088 / 160e-6 / 1e12)
         self.assertEqual(summary["mla_of_pages"]["minimum"], 1.5)
         self.assertNotIn("prompts_over_efficient", summary)
+        rows.append(attention_large.large_row(cell._replace(group="mla_e4m3"), {"flashjit": 100.0, "read": 50.0}, {}))
+        summary = attention_large.summarise_large(rows)
+        self.assertEqual((summary["mla_e4m3_of_16_bits"]["minimum"], summary["mla_e4m3_of_read"]["minimum"]), (1.6, 0.5))
 
 
 class Variants(unittest.TestCase):
@@ -734,6 +738,7 @@ class ReadmeTable(unittest.TestCase):
         self.record["steps"]["serving"] = serving
         self.record["steps"]["decode"] = self.decode()
         self.record["steps"]["backward"] = self.backward()
+        self.record["steps"]["large"] = self.large()
         family = {"plain_us": 1000.4, "window_us": 165.2, "share_of_blocks": 0.15, "over_share": 1.101}
         row = {"head_dim": 64, "choice_us": 165.0, "flex_us": 330.0, "over_flex": 2.0, "families": {"mma": family}}
         window = {"date": "today", "seqlen": 16384, "window": 1024, "torch": "2", "rows": [row]}
@@ -761,6 +766,16 @@ class ReadmeTable(unittest.TestCase):
         rows = [attention_backward.backward_row(cell, of_cell, {}) for cell, of_cell in cells.items()]
         return {"date": "today", "torch": "2", "gemm_tflops": 700.0, "rows": rows,
                 "summary": attention_backward.summarise_backward(rows)}
+
+    @staticmethod
+    def large():
+        us = {"prompts": {"flashjit": 1000.0, "efficient": 4000.0}, "mla": {"flashjit": 130.0, "pages_64": 185.0, "read": 97.5},
+              "mla_e4m3": {"flashjit": 100.0, "read": 55.5}}
+        rows = [attention_large.large_row(cell, us[cell.group], {}) for cell in attention_large.large_grid(tuple(us))]
+        gradients = [attention_backward.backward_row(cell, {"flashjit": 5000.0, "efficient": 40000.0}, {})
+                     for cell in attention_backward.backward_grid(["large"])]
+        return {"date": "today", "torch": "2", "rows": rows, "summary": attention_large.summarise_large(rows),
+                "gradients": {"torch": "2", "rows": gradients}}
 
     @staticmethod
     def decode():
@@ -820,6 +835,12 @@ class ReadmeTable(unittest.TestCase):
                               "| 131072 | 1 | 32 / 8 | 1000.0 µs | 537 GB/s | 1.10 |\n| 8192 | 64 | 32 / 8 |",
                               "geometric mean of 4 large caches 1.10, from 1.10 to 1.10; geometric mean of 60 small",
                               "Of the rate without pages: 0.80 in pages of 64. PyTorch 2."]
+        expected["large"] = ["| mask |  | 1024 | 2048 | 4096 | 8192 | 16384 |", "| full | the default | 137 | 275 |",
+                             "| causal | PyTorch's memory-efficient back end | 17 | 34 |"]
+        expected["mla"] = ["| 16 bits | 64 | 4096 | 130.0 µs | 562 | 185.0 µs |  | 97.5 µs |",
+                           "| latent columns of e4m3 | 128 | 8192 | 100.0 µs | 2921 |  |  | 55.5 µs |",
+                           "1.30 times the tokens a second, from 1.30 to 1.30 in 4 caches."]
+        expected["largebackward"] = ["| full | the default | 69 | 137 |", "| causal | PyTorch's memory-efficient back end | 4 |"]
         expected["window"] = ["| 64 | `mma` | 1000 µs | 165 µs | 15.0 % | 1.10 |", "2.00 times as long"]
         expected["scores"] = ["| 128 | ALiBi | 1000 µs | 0.90 | 0.95 | 1.01 |  | 2.15 | 2.15 |",
                               "| 128 | plain | 900 µs |  |  |  | 1.22 |  |  |", "smallest 2.15 (alibi, head dim 128, 4096)",
@@ -861,6 +882,16 @@ class ReadmeTable(unittest.TestCase):
                 with self.subTest(name, steps=steps):
                     empty = f"before\n<!-- table:d/{name} -->\n<!-- /table -->\nafter\n"
                     self.assertEqual(self.fill(name, old="| 999 |\n"), empty)
+
+    def test_a_record_of_large_heads_without_gradients_or_caches_of_e4m3_shows_what_it_has(self):
+        large = self.record["steps"]["large"]
+        del large["gradients"]
+        large["rows"] = [row for row in large["rows"] if row["group"] != "mla_e4m3"]
+        large["summary"] = attention_large.summarise_large(large["rows"])
+        self.assertEqual(self.fill("largebackward", old="| 999 |\n"),
+                         "before\n<!-- table:d/largebackward -->\n<!-- /table -->\nafter\n")
+        self.assertNotIn("e4m3", self.fill("mla"))
+        self.assertIn("| 16 bits | 1 | 8192 |", self.fill("mla"))
 
     def test_what_decodes_is_in_the_table_of_decoding_alone(self):
         self.assertNotIn("| 8192 | 16 | 32 / 8 |", self.fill("serving"))
