@@ -17,6 +17,13 @@ inline constexpr int kElementBytes = 2;
 // Head dims inside the kernels: mma.sync takes 16 columns at a time.
 constexpr int padded(int head_dim) { return (head_dim + 15) / 16 * 16; }
 
+// Rows that do not fit shared memory come in pieces, as mma/column_pieces.cuh has them: of at most so many columns.
+inline constexpr int kMostPieceBytes = 16 * 1024;
+constexpr int column_piece_width(int columns, int most) {
+  const int pieces = (padded(columns) + most - 1) / most;
+  return pieces == 0 ? 0 : padded((padded(columns) + pieces - 1) / pieces);
+}
+
 // --- Large heads, which have a kernel of their own: mma_large.cpp ----------------------------------------------------
 
 // But for the arguments, which are as ever.

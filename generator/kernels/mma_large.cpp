@@ -20,8 +20,7 @@ namespace {
 
 // --- The plan --------------------------------------------------------------------------------------------------------
 
-// As in LargeMmaShape, where they are explained.
-constexpr int kMostPieceBytes = 16 * 1024;
+// As in LargeMmaShape.
 constexpr int kMaximaOfRow = kWarpsOfLargeRows * 4;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -30,8 +29,7 @@ int rows_of_warp(const MmaVariant& v) { return v.block_q * kWarpsOfLargeRows / v
 
 // Of so many words of keys.
 int key_piece_bytes(int words, int block_kv) {
-  const int pieces = ceil_div(padded(words), kMostPieceBytes / (kElementBytes * block_kv));
-  return pieces == 0 ? 0 : block_kv * padded(ceil_div(padded(words), pieces)) * kElementBytes;
+  return block_kv * column_piece_width(words, kMostPieceBytes / (kElementBytes * block_kv)) * kElementBytes;
 }
 
 // Of K, of what of it stands apart, and of V.

@@ -3,9 +3,9 @@
 // is added up its own columns of all blocks, piece by piece in the order of their use.
 #pragma once
 
+#include "attention/large_backward_work.cuh"
 #include "hopper/backward_origins.cuh"
 #include "hopper/large_backward_shape.cuh"
-#include "hopper/large_backward_work.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/tma.cuh"
 

@@ -5,12 +5,10 @@
 #pragma once
 
 #include "abi.cuh"
+#include "attention/large_backward_work.cuh"
 #include "pipeline/ring.cuh"
 #include "tile/panel_tile.cuh"
 #include "types.cuh"
-
-// What a kernel makes: dV or dK of 64 keys, or dQ of 64 queries.
-enum class LargePass { values, keys, queries };
 
 template <class Config>
 struct LargeBackwardShape {

@@ -8,12 +8,12 @@
 // whom.
 #pragma once
 
+#include "attention/large_backward_work.cuh"
 #include "attention/softmax.cuh"
 #include "hopper/backward_scores.cuh"
 #include "hopper/backward_store.cuh"
 #include "hopper/large_backward_loader.cuh"
 #include "hopper/large_backward_shape.cuh"
-#include "hopper/large_backward_work.cuh"
 #include "pipeline/ring.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/cp_async.cuh"
@@ -46,7 +46,7 @@ class LargeBackwardConsumer {
     Gradient::clear();
     if (work.steps > 0) visit_blocks();
     // Found anew, as registers are few in between.
-    const Work found(work.launch, static_cast<uint32>(ptx::made_here(ptx::ctaid_x())));
+    const Work found(work.launch, static_cast<uint32>(ptx::made_here(uint64{ptx::ctaid_x()})));
     const GradientRows rows =
         Shape::kOfQueries ? GradientRows::of_queries(found.tile, found.head) : GradientRows::of_keys(found.tile);
     HopperBackwardStore<Config>{rows, found.first_row()}.template write<Gradient, Shape::kColumns, Config::kHeadDim>(

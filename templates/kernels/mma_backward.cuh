@@ -14,16 +14,13 @@
 #include "attention/key_tile.cuh"
 #include "attention/mask.cuh"
 #include "attention/probability.cuh"
-#include "attention/score_gradient.cuh"
-#include "attention/scores.cuh"
 #include "attention/softmax.cuh"
 #include "attention/turns.cuh"
+#include "mma/backward_scores.cuh"
 #include "mma/backward_shape.cuh"
 #include "mma/operands.cuh"
 #include "ptx/barrier.cuh"
-#include "ptx/convert.cuh"
 #include "ptx/memory.cuh"
-#include "ptx/mma.cuh"
 #include "ptx/reduction.cuh"
 #include "ptx/special_registers.cuh"
 
@@ -36,18 +33,12 @@ class BackwardMma {
   using QTile = typename Shape::QTile;
   using OTile = typename Shape::OTile;
   using STile = typename Shape::STile;
-  using ScoreParts = typename Config::ScoreParts;
-  using ScoreRow = typename ScoreParts::template Row<false>;
   using ScoreGradients = typename Config::ScoreGradients;
-  using Dropouts = typename Config::Dropouts;
-  using Predicates = typename Config::Predicates;
   // A warp takes its columns a piece at a time, so that registers have room for dK and dV.
   static constexpr int kPieceKeys = Shape::kKeysOfWarp < kKeptKeys ? Shape::kKeysOfWarp : kKeptKeys;
   static_assert(Shape::kKeysOfWarp % kPieceKeys == 0 && kKeptKeys % kPieceKeys == 0, "pieces must fill their rows");
-  using Scores = Accumulator<Shape::kRowTiles, kPieceKeys / 8>;
-  static constexpr bool kIsCurvedBehind = ScoreGradients::kAny && ScoreParts::kIsCurvedBehind;
-  struct Nothing {};
-  using DerivativesBehind = typename Choose<kIsCurvedBehind, Scores, Nothing>::type;
+  using BlockScores = BackwardScores<Config, Shape::kRowTiles, kPieceKeys>;
+  using Products = typename BlockScores::Products;
 
  public:
   // A block's tile of keys, where there is one.
@@ -58,16 +49,13 @@ class BackwardMma {
 
  private:
   __device__ __forceinline__ BackwardMma(const typename Config::Arguments& arguments, SmemAddress smem, uint32 index)
-      : launch(arguments),
-        args(arguments.core),
+      : args(arguments.core),
         smem(smem),
         thread(ptx::tid_x()),
         tile(arguments, index),
         first_key(tile.index * Config::kBlockKv),
         mask(arguments, tile.sequence, [this] { return tile.batch; }, {}),
-        parts(arguments),
-        predicates(arguments),
-        score_gradients(arguments) {}
+        scores(arguments, tile, mask, lane()) {}
 
   __device__ __forceinline__ void run() {
     dk.clear(), dv.clear();
@@ -119,56 +107,21 @@ class BackwardMma {
 
   // P and dS of a piece of the block's columns, to shared memory.
   __device__ __forceinline__ void differentiate(int i, int column) {
-    Scores s, dp, derivatives;
-    DerivativesBehind behind;
+    Products s, dp;
     multiply<QTile, KTile, Shape::kPaddedHeadDim / 16>(s, q_slot(i), smem, column);
     multiply<OTile, VTile, Shape::kPaddedHeadDimV / 16>(dp, o_slot(i), smem + Shape::kValues, column);
-    const int row = first_query(i) + warp_row();
-    const RowPlace place{tile.batch, head_of(i), 0, tile.sequence};
-    score(s, derivatives, behind, place, row, column);
-    hide(s, place, row, column);
-#pragma unroll
-    for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
-      const int m = half / 2, first = half % 2 * 2, query = row + 8 * half + lane() / 4;
-      const Row of = row_of(place.head, query);
-      const KeptPairs kept = kept_of(place, query, column);
-#pragma unroll
-      for (int n = 0; n < kPieceKeys / 8; ++n) {
-        const uint32 stays = stays_of(kept, n, column);
-        float p[2], ds[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          p[e] = ptx::ex2(__fmaf_rn(s.x[m][n][first + e], unit(), -of.lse_log2));
-          float gradient = dp.x[m][n][first + e];
-          if constexpr (Dropouts::kAny) gradient = (stays >> 16 * e & 0xffff) != 0 ? gradient * dropout_scale() : 0.0f;
-          ds[e] = p[e] * (gradient - of.sum);
-          if constexpr (ScoreGradients::kAny)
-            score_gradients.add(p[e] == 0.0f ? 0.0f : behind_of(ds[e], behind, m, n, first + e),
-                                at_position(place, mask.position(query)),
-                                {first_key + column + lane() % 4 * 2, 8 * n + e});
-          if constexpr (ScoreParts::kIsCurved) ds[e] *= derivatives.x[m][n][first + e];
-          if (p[e] == 0.0f) ds[e] = 0.0f;  // what is hidden is 0 whatever its value is
-          if constexpr (Dropouts::kAny) p[e] *= dropout_scale();
-        }
-        uint32 pair = ptx::cvt_rn_x2(Element{}, p[0], p[1]);
-        if constexpr (Dropouts::kAny) pair &= stays;
-        const uint32 at =
-            STile::move(STile::offset(lane() / 4, 0) + lane() % 4 * 4, warp_row() + 8 * half, column / 8 + n);
-        ptx::st_shared(smem + Shape::kProbabilities + at, pair);
-        ptx::st_shared(smem + Shape::kGradients + at, ptx::cvt_rn_x2(Element{}, ds[0], ds[1]));
-      }
-    }
-  }
-
-  // The derivative by what is added to scores.
-  __device__ __forceinline__ static float behind_of(float ds, const DerivativesBehind& behind, int m, int n, int i) {
-    if constexpr (kIsCurvedBehind) return ds * behind.x[m][n][i];
-    return ds;
+    scores.differentiate(
+        s, dp, {head_of(i), first_query(i) + warp_row(), first_key, column}, [&](int half, int n, uint32 p, uint32 ds) {
+          const uint32 at =
+              STile::move(STile::offset(lane() / 4, 0) + lane() % 4 * 4, warp_row() + 8 * half, column / 8 + n);
+          ptx::st_shared(smem + Shape::kProbabilities + at, p);
+          ptx::st_shared(smem + Shape::kGradients + at, ds);
+        });
   }
 
   // Rows of queries by rows of keys.
   template <class Rows, class Columns, int kSteps>
-  __device__ __forceinline__ void multiply(Scores& s, SmemAddress rows, SmemAddress columns, int column) const {
+  __device__ __forceinline__ void multiply(Products& s, SmemAddress rows, SmemAddress columns, int column) const {
     s.clear();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -179,70 +132,9 @@ class BackwardMma {
       for (int n = 0; n < kPieceKeys / 16; ++n) {
         uint32 b[4];
         Operands<Columns>::rows_as_b(b, columns, column + 16 * n, k, lane());
-        add_products(s, n, a, b);
+        add_products<Element>(s, n, a, b);
       }
     }
-  }
-
-  // Of all tiles of rows with two of columns.
-  template <int kTiles>
-  __device__ __forceinline__ static void add_products(Accumulator<Shape::kRowTiles, kTiles>& sum, int n,
-                                                      const uint32 (&a)[Shape::kRowTiles][4], const uint32 (&b)[4]) {
-#pragma unroll
-    for (int m = 0; m < Shape::kRowTiles; ++m) {
-      ptx::mma(Element{}, sum.x[m][2 * n], a[m], b[0], b[1]);
-      ptx::mma(Element{}, sum.x[m][2 * n + 1], a[m], b[2], b[3]);
-    }
-  }
-
-  // Products become scores; derivatives: theirs by the products, where these are not 1; behind: by what is added.
-  __device__ __forceinline__ void score(Scores& s, Scores& derivatives, DerivativesBehind& behind,
-                                        const RowPlace& place, int row, int column) const {
-    if (args.sizes.query_sign != 0) s.multiply(-1.0f);  // the unit is positive, so that what is hidden is 0
-    if constexpr (ScoreRow::kChanges) {
-      const int first = first_key + column + lane() % 4 * 2;
-      const ScoreRow of_head =
-          parts.template row<false>([&] { return at_position(place, mask.position(row)); }, args.sizes.scale_log2);
-#pragma unroll
-      for (int half = 0; half < 2 * Shape::kRowTiles; ++half) {
-        const ScoreRow of = of_head.at(mask.position(row + 8 * half + lane() / 4));
-#pragma unroll
-        for (int n = 0; n < kPieceKeys / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int i = half % 2 * 2 + e;
-            float& x = s.x[half / 2][n][i];
-            if constexpr (kIsCurvedBehind)
-              derivatives.x[half / 2][n][i] = of.apply_with_derivative(x, {first, 8 * n + e}, behind.x[half / 2][n][i]);
-            else if constexpr (ScoreParts::kIsCurved)
-              derivatives.x[half / 2][n][i] = of.apply_with_derivative(x, {first, 8 * n + e});
-            else
-              x = of.apply(x, {first, 8 * n + e});
-          }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void hide(Scores& s, const RowPlace& place, int row, int column) const {
-    const int first = first_key + column, last = first + kPieceKeys - 1;
-    if constexpr (Predicates::kAny)
-      hide_by_predicates(s, predicates.row([&] { return at_position(place, mask.position(row)); }), row, first, lane(),
-                         [this](int query) { return mask.position(query); });
-    if constexpr (ScoreParts::kMayHide && !ScoreParts::kEndsInHiding)
-      if (row + Shape::kRowsOfWarp > tile.sequence.queries) hide_missing_rows(s, row);
-    if (mask.last_key(row) < last) mask_end(s, row, first, mask, lane());
-    if constexpr (Mask<Config>::kBegins)
-      if (mask.first_key(row + Shape::kRowsOfWarp - 1) > first) mask_begin(s, row, first, mask, lane());
-  }
-
-  // Those that do not exist, of which a tensor or a text may make infinity and NaN.
-  __device__ __forceinline__ void hide_missing_rows(Scores& s, int row) const {
-#pragma unroll
-    for (int half = 0; half < 2 * Shape::kRowTiles; ++half)
-      if (row + 8 * half + lane() / 4 >= tile.sequence.queries)
-#pragma unroll
-        for (int n = 0; n < kPieceKeys / 8; ++n)
-          s.x[half / 2][n][half % 2 * 2] = s.x[half / 2][n][half % 2 * 2 + 1] = -infinity();
   }
 
   // Rows: this warp's keys; of the queries' products.
@@ -262,7 +154,7 @@ class BackwardMma {
         if (Shape::kDimParts > 1 && tile_of_dims >= dim_tiles) break;
         uint32 b[4];
         Operands<Columns>::columns_as_b(b, columns, tile_of_dims, 16 * k, lane());
-        add_products(sum, n, a, b);
+        add_products<Element>(sum, n, a, b);
       }
     }
   }
@@ -271,7 +163,7 @@ class BackwardMma {
   __device__ __forceinline__ void add_queries(int i) const {
     if (args.dq == nullptr) return;
     const int row = first_query(i) + warp_row();
-    float* const to = args.dq + row_index(head_of(i), row) * Config::kHeadDim;
+    float* const to = args.dq + scores.row_index(head_of(i), row) * Config::kHeadDim;
 #pragma unroll 1
     for (int n = 0; n < Shape::kQueryDimTiles; ++n) {
       const int tile_of_dims = part_of_row() * Shape::kQueryDimTiles + n;
@@ -285,7 +177,7 @@ class BackwardMma {
         for (int m = 0; m < Shape::kRowTiles; ++m)
           Operands<STile>::rows_as_a(a[m], smem + Shape::kGradients, warp_row() + 16 * m, k, lane());
         Operands<KTile>::columns_as_b(b, smem, tile_of_dims, 16 * k, lane());
-        add_products(sum, 0, a, b);
+        add_products<Element>(sum, 0, a, b);
       }
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
@@ -311,10 +203,7 @@ class BackwardMma {
       ptx::red_add(to, x), ptx::red_add(to + 1, y);
   }
 
-  __device__ __forceinline__ void end_head(int head) {
-    const int64 index = tile.key_place(args.sizes.num_heads_q, head, args.key_tiles) + tile.index;
-    score_gradients.end_head({index, Config::kWarps, warp(), lane()});
-  }
+  __device__ __forceinline__ void end_head(int head) { scores.end_head(head, args.key_tiles, warp()); }
 
   // --- Copies -------------------------------------------------------------------------------------------------------
 
@@ -396,44 +285,6 @@ class BackwardMma {
     return ptx::ctaid_x();
   }
 
-  struct Row {
-    float lse_log2, sum;
-  };
-  __device__ __forceinline__ Row row_of(int head, int query) const {
-    if (query >= tile.sequence.queries) return {infinity(), 0.0f};
-    const int64 at = row_index(head, query);
-    return {ptx::ld_global_float(args.lse_log2 + at), ptx::ld_global_float(args.row_sums + at)};
-  }
-  __device__ __forceinline__ int64 row_index(int head, int query) const {
-    return (static_cast<int64>(tile.query_batch) * args.sizes.num_heads_q + head) * args.sizes.seqlen_q +
-           tile.first_query + query;
-  }
-  // Of as many keys as are drawn at once, the block's column among them.
-  __device__ __forceinline__ KeptPairs kept_of(const RowPlace& place, int query, int column) const {
-    if constexpr (Dropouts::kAny) {
-      const Dropouts dropouts(launch);
-      KeptPairs kept = dropouts.row([&] { return at_position(place, mask.position(query)); })
-                           .kept(first_key + column / kKeptKeys * kKeptKeys + lane() % 4 * 2);
-#pragma unroll
-      for (uint32& pair : kept.x) pair ^= dropouts.flips();
-      return kept;
-    } else {
-      return {};
-    }
-  }
-  // Where a piece has half as many columns as are drawn at once, every other one is the second half of those.
-  __device__ __forceinline__ static uint32 stays_of(const KeptPairs& kept, int n, int column) {
-    constexpr int kHalf = kKeptKeys / 16;
-    static_assert(kPieceKeys == kKeptKeys || 2 * kPieceKeys == kKeptKeys, "a piece must be all or half of them");
-    if constexpr (kPieceKeys == kKeptKeys) return kept.x[n];
-    return column % kKeptKeys == 0 ? kept.x[n % kHalf] : kept.x[n % kHalf + kHalf];
-  }
-
-  __device__ __forceinline__ static RowPlace at_position(const RowPlace& place, int position) {
-    return {place.batch, place.head, position, place.sequence};
-  }
-  __device__ __forceinline__ float unit() const { return parts.unit(args.sizes.scale_log2); }
-  __device__ __forceinline__ float dropout_scale() const { return Dropouts(launch).scale(); }
   // Steps go through the heads of the group, one after the other.
   __device__ __forceinline__ int head_of(int i) const {
     return tile.head * args.sizes.heads_per_group + i / tiles.count();
@@ -450,16 +301,13 @@ class BackwardMma {
   __device__ __forceinline__ int part_of_row() const { return warp() / Shape::kQueryWarps; }
   __device__ __forceinline__ int dim_part() const { return warp() / Shape::kKeyWarps; }
 
-  const typename Config::Arguments& launch;
   const BackwardArguments& args;
   const SmemAddress smem;
   const int thread;
   const PlacedKeyTile<Config> tile;
   const int first_key;
   const Mask<Config> mask;
-  const ScoreParts parts;
-  const Predicates predicates;
-  ScoreGradients score_gradients;
+  BlockScores scores;
   QueryTiles tiles;
   Accumulator<Shape::kRowTiles, 2 * Shape::kKeyDimTiles> dk;
   Accumulator<Shape::kRowTiles, 2 * Shape::kValueDimTiles> dv;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attention/stored.cuh"
+#include "mma/column_pieces.cuh"
 #include "mma/fragments.cuh"
 #include "tile/shared_tile.cuh"
 #include "types.cuh"
@@ -38,15 +39,9 @@ struct LargeMmaShape {
   // what stands in a tensor of its own; values by keys.
   static constexpr int kMostPieceBytes = 16 * 1024;
   static constexpr int kMostWordsOfPiece = kMostPieceBytes / (2 * Config::kBlockKv);
-  struct Pieces {
-    int count, words;  // of one, but for the last one
-  };
-  __device__ static constexpr Pieces pieces_of(int words) {
-    const int count = ceil_div(round_up(words, 16), kMostWordsOfPiece);
-    return {count, count == 0 ? 0 : round_up(ceil_div(round_up(words, 16), count), 16)};
-  }
-  static constexpr int kStoredPieces = pieces_of(kKeyWords).count, kWordsOfPiece = pieces_of(kKeyWords).words;
-  static constexpr int kColumnsOfRotaryPiece = pieces_of(kRotaryColumns).words;
+  __device__ static constexpr ColumnPieces pieces_of(int words) { return ColumnPieces::of(words, kMostWordsOfPiece); }
+  static constexpr int kStoredPieces = pieces_of(kKeyWords).count, kWordsOfPiece = pieces_of(kKeyWords).width;
+  static constexpr int kColumnsOfRotaryPiece = pieces_of(kRotaryColumns).width;
   static constexpr int kKeyPieces = kStoredPieces + pieces_of(kRotaryColumns).count;
   static constexpr int kKeysOfPiece = power_of_two_below(kMostPieceBytes / (2 * kPaddedValueWords), Config::kBlockKv);
   static constexpr int kValuePieces = Config::kBlockKv / kKeysOfPiece;

@@ -2,7 +2,9 @@
 // Operands of mma.m16n8k16 out of tiles in shared memory, of which rows or columns are what is summed over.
 #pragma once
 
+#include "attention/softmax.cuh"
 #include "ptx/ldmatrix.cuh"
+#include "ptx/mma.cuh"
 #include "types.cuh"
 
 template <class Tile>
@@ -24,3 +26,14 @@ struct Operands {
     ptx::ldmatrix_x4_trans(b, tile + Tile::move(Tile::offset(lane % 16, lane / 16), row, 2 * n));
   }
 };
+
+// Of all tiles of rows with the n-th two of columns.
+template <class Element, int kM, int kN>
+__device__ __forceinline__ void add_products(Accumulator<kM, kN>& sum, int n, const uint32 (&a)[kM][4],
+                                             const uint32 (&b)[4]) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    ptx::mma(Element{}, sum.x[m][2 * n], a[m], b[0], b[1]);
+    ptx::mma(Element{}, sum.x[m][2 * n + 1], a[m], b[2], b[3]);
+  }
+}

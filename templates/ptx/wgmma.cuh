@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "ptx/made_here.cuh"
 #include "types.cuh"
 
 namespace ptx {
@@ -23,13 +24,6 @@ __device__ __forceinline__ void wgmma_wait_group() {
 // No instruction, between the ends of two nested loops: the compiler may not make one of them, which would unroll the
 // inner one whatever it was told.
 __device__ __forceinline__ void no_instruction() { asm volatile(""); }
-
-// No instruction. The compiler does not know what x is behind it, so that sums with it are made where they are used and
-// not kept in registers through a loop.
-__device__ __forceinline__ uint64 made_here(uint64 x) {
-  asm volatile("" : "+l"(x));
-  return x;
-}
 
 // setmaxnreg.inc.sync.aligned.u32 n;   n registers for every thread of the warpgroup, waits until there are so many:
 //                                                                                            PTX ISA 8.0, sm_90a

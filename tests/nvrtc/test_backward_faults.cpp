@@ -21,6 +21,8 @@ using namespace flashjit;
 using Case = tests::BackwardCase;
 using O = AttentionOptions;
 
+constexpr const char* kMath = "mma/backward_scores.cuh";
+
 using Fault = tests::BackwardFault;
 using tests::check_found;
 
@@ -45,14 +47,14 @@ TEST_CASE("planted faults of the backward kernels are found") {
       {"dS is read before all warps have written theirs", kMain, "+ piece);\n    ptx::bar_sync();", "+ piece);"},
       {"the next queries come while these are read", kMain,
        "ptx::bar_sync();  // the next queries come where these were, while dQ is computed", ""},
-      {"hidden keys have their gradients", kMain, "if (p[e] == 0.0f) ds[e] = 0.0f;", "if (p[e] == 0.0f) ds[e] = 1.0f;"},
-      {"the row sum is passed over", kMain, "(gradient - of.sum)", "(gradient)"},
-      {"the derivative of the cap is passed over", kMain, "ds[e] *= derivatives.x[m][n][first + e];", ""},
+      {"hidden keys have their gradients", kMath, "if (p[e] == 0.0f) ds[e] = 0.0f;", "if (p[e] == 0.0f) ds[e] = 1.0f;"},
+      {"the row sum is passed over", kMath, "(gradient - of.sum)", "(gradient)"},
+      {"the derivative of the cap is passed over", kMath, "ds[e] *= derivatives.x[m][n][first + e];", ""},
       {"both tiles of a warp's keys are the first", kMain, "* Shape::kRowTiles + m, 16 * k,",
        "* Shape::kRowTiles, 16 * k,"},
-      {"dropped probabilities keep their gradients", kMain, "? gradient * dropout_scale() : 0.0f;",
+      {"dropped probabilities keep their gradients", kMath, "? gradient * dropout_scale() : 0.0f;",
        "? gradient : gradient;"},
-      {"dropped probabilities reach dV", kMain, "pair &= stays;", ";"},
+      {"dropped probabilities reach dV", kMath, "pair &= stays;", ";"},
       {"of a group the first head alone is seen", kMain, "+ i / tiles.count();", ";"},
       {"tiles before the diagonal are left out", "attention/key_tile.cuh", ">= first_key;", "> first_key + 64;"},
       {"rows beyond the last query are added to", kMain, "lane() / 4 < tile.sequence.queries)", "lane() / 4 >= 0)"},
@@ -210,10 +212,10 @@ TEST_CASE("planted faults of the gradients of options are found") {
                        *kBias = "parts/score_gradient/bias.cuh", *kClear = "kernels/backward_rows.cuh",
                        *kSlot = "attention/score_gradient.cuh";
   const std::vector<Fault> faults{
-      {"derivatives are those in front of the cap", kMain, "behind_of(ds[e], behind, m, n, first + e)",
+      {"derivatives are those in front of the cap", kMath, "behind_of(ds[e], behind, m, n, first + e)",
        "ds[e] * derivatives.x[m][n][first + e]"},
-      {"all columns of a lane are the first", kMain, "{first_key + column + lane() % 4 * 2, 8 * n + e}",
-       "{first_key + column + lane() % 4 * 2, 0}"},
+      {"all columns of a lane are the first", kMath, "{at.first_key + at.column + lane % 4 * 2, 8 * n + e}",
+       "{at.first_key + at.column + lane % 4 * 2, 0}"},
       {"heads of a group end together", kMain, "if ((i + 1) % tiles.count() == 0) end_head",
        "if (i + 1 == steps) end_head"},
       {"of two gradients the first alone is made", kSlot, "    others.add(derivative, place, key);\n", ""},
@@ -255,7 +257,7 @@ TEST_CASE("planted faults of gradients of ragged batches are found") {
   const std::vector<Fault> faults{
       {"keys are those of the first sequence", kMain, "(tile.first_key + key) * strides.row", "key * strides.row"},
       {"queries are those of the first sequence", kMain, "(tile.first_query + first_query(i)) *", "first_query(i) *"},
-      {"dQ and LSE are those of the first sequence", kMain, "tile.first_query + query;", "query;"},
+      {"dQ and LSE are those of the first sequence", kMath, "+ tile.first_query + query;", "+ query;"},
       {"queries go on behind their sequence", kMain, "rows = tile.sequence.queries - first_query(i)",
        "rows = args.sizes.seqlen_q - first_query(i)"},
       {"keys go on behind their sequence", kMain, "rows = tile.sequence.keys - first_key", "rows = Config::kBlockKv"},
@@ -316,8 +318,7 @@ TEST_CASE("planted faults of gradients through users' scores are found") {
        "taken, exists};"},
       {"the derivative of the cap before the text is passed over", kSlot, "return derivative * others.",
        "return others."},
-      {"the derivative by the bias is that behind the text", "kernels/mma_backward.cuh",
-       "return ds * behind.x[m][n][i];", "return ds;"},
+      {"the derivative by the bias is that behind the text", kMath, "return ds * behind.x[m][n][i];", "return ds;"},
   };
   for (const Fault& fault : tests::sample(faults))
     check_found(fault, "sm_90a", 2, [](int i, Engine& engine) {
@@ -344,7 +345,7 @@ TEST_CASE("rows and keys that do not exist write no gradient of a bias") {
   CHECK_NOTHROW(make(tests::engine_for("sm_80")));
   const Fault faults[] = {
       {"keys that do not exist are written", "parts/score_gradient/bias.cuh", "|| at >= place.sequence.keys", ""},
-      {"rows that do not exist are seen", "kernels/mma_backward.cuh", "hide_missing_rows(s, row);\n", ";\n"}};
+      {"rows that do not exist are seen", kMath, "hide_missing_rows(s, row);\n", ";\n"}};
   for (const Fault& fault : faults)
     check_found(fault, "sm_80", 1, [&](int, const EngineOptions& options) {
       Engine engine(options);

@@ -218,7 +218,7 @@ TEST_CASE("backward kernels of large heads compile without spills") {
 
 TEST_CASE("planted faults of the backward kernels of large heads are found") {
   constexpr const char *kMain = "kernels/hopper_large_backward.cuh", *kLoader = "hopper/large_backward_loader.cuh",
-                       *kWork = "hopper/large_backward_work.cuh", *kScores = "hopper/backward_scores.cuh",
+                       *kWork = "attention/large_backward_work.cuh", *kScores = "hopper/backward_scores.cuh",
                        *kStore = "hopper/backward_store.cuh", *kOrigins = "hopper/backward_origins.cuh";
   const std::vector<tests::BackwardFault> faults{
       {"P or dS is read before it was sent", kMain, "    ptx::mbarrier_wait(from.full(0), parity_of(visited));\n", ""},
@@ -251,7 +251,7 @@ TEST_CASE("planted faults of the backward kernels of large heads are found") {
       {"both streams add up the first columns", kLoader, "column_of(stream * Shape::kColumns + panel",
        "column_of(panel"},
       {"the second head of a group is left out", kWork, "head + i / blocks.count()", "head"},
-      {"keys before the last are left out", kWork, "+ kBlockRows) / kBlockRows}", ") / kBlockRows}"},
+      {"keys before the last are left out", kWork, "+ Config::kBlockKv) / Config::kBlockKv}", ") / Config::kBlockKv}"},
       {"keys before the window are left out", kWork, "seen.first = max(", "seen.first = 1 + max("},
       {"what masks hide is seen", kScores, "    if (hides) hide(", "    if (false) hide("},
       {"rows of queries are stored where keys lie", kStore, "{tile.query_batch, head, tile.first_query,",

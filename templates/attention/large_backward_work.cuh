@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread block of a backward kernel of large heads has: 64 rows of keys, and the blocks of queries that see any
-// of them, of all heads of the group one after the other; or 64 queries of a head, and the blocks of keys that they
-// see.
+// What a thread block of a backward kernel of large heads has: a block of keys, and the blocks of queries that see any
+// of them, of all heads of the group one after the other; or a block of queries of a head, and the blocks of keys that
+// they see.
 #pragma once
 
 #include "abi.cuh"
 #include "attention/key_tile.cuh"
 #include "attention/mask.cuh"
-#include "hopper/large_backward_shape.cuh"
 #include "ptx/barrier.cuh"
 #include "types.cuh"
+
+// What a kernel makes: dV or dK of a block of keys, or dQ of one of queries.
+enum class LargePass { values, keys, queries };
 
 template <class Config>
 struct LargeBackwardWork {
   using Sequences = typename Config::Sequences;
   using Tile = typename Sequences::Tile;
-  static constexpr bool kOfQueries = LargeBackwardShape<Config>::kOfQueries;
-  static constexpr int kBlockRows = LargeBackwardShape<Config>::kBlockRows;
+  static constexpr bool kOfQueries = Config::kPass == LargePass::queries;
+  static constexpr int kRows = kOfQueries ? Config::kBlockQ : Config::kBlockKv;
 
   const typename Config::Arguments& launch;
   const PlacedKeyTile<Config> tile;  // of rows of queries: its index is theirs
@@ -45,12 +47,12 @@ struct LargeBackwardWork {
     if constexpr (kOfQueries) return {head, blocks.first + i};
     return {head + i / blocks.count(), blocks.first + i % blocks.count()};
   }
-  __device__ __forceinline__ int first_row() const { return tile.index * kBlockRows; }
+  __device__ __forceinline__ int first_row() const { return tile.index * kRows; }
   __device__ __forceinline__ int first_query(const Step& step) const {
-    return kOfQueries ? first_row() : step.block * kBlockRows;
+    return kOfQueries ? first_row() : step.block * Config::kBlockQ;
   }
   __device__ __forceinline__ int first_key(const Step& step) const {
-    return kOfQueries ? step.block * kBlockRows : first_row();
+    return kOfQueries ? step.block * Config::kBlockKv : first_row();
   }
 
  private:
@@ -94,9 +96,9 @@ struct LargeBackwardWork {
     if constexpr (!kOfQueries) {
       return QueryTiles::beside<Config>(first_row(), tile.sequence.queries, mask);
     } else {
-      const int last = min(first_row() + kBlockRows, tile.sequence.queries) - 1;
-      QueryTiles seen{0, (mask.last_key(last) + kBlockRows) / kBlockRows};
-      if constexpr (Mask<Config>::kBegins) seen.first = max(mask.first_key(first_row()), 0) / kBlockRows;
+      const int last = min(first_row() + kRows, tile.sequence.queries) - 1;
+      QueryTiles seen{0, (mask.last_key(last) + Config::kBlockKv) / Config::kBlockKv};
+      if constexpr (Mask<Config>::kBegins) seen.first = max(mask.first_key(first_row()), 0) / Config::kBlockKv;
       return seen;
     }
   }
