@@ -61,16 +61,7 @@ Problem backward_problem(const Problem& problem) {
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
                                          std::int64_t seqlen_q, bool has_tensor_maps) {
   const HopperBackwardVariant hopper = default_hopper_backward(problem, seqlen_q);
-  if (is_large(problem)) {  // which no other kernel has
-    if (!why_illegal(problem, hopper, architecture).empty())
-      throw Error(
-          ErrorCode::unsupported,
-          fmt::format("head_dim: must be at most {} for gradients on {}, as those above have kernels for sm_90a "
-                      "alone, was {}",
-                      kMostUsualHeadDim, architecture.name, problem.head_dim));
-    return hopper;
-  }
-  const bool suits_hopper = has_tensor_maps && seqlen_q >= kLeastQueriesOfHopper;
+  const bool suits_hopper = has_tensor_maps && (seqlen_q >= kLeastQueriesOfHopper || is_large(problem));
   if (suits_hopper && why_illegal(problem, hopper, architecture).empty()) return hopper;
   return default_mma_backward(problem, architecture);
 }
@@ -124,6 +115,7 @@ KernelGradients of_pass(const Problem& problem, const KernelGradients& gradients
   of.pass = pass;
   of.deterministic = false;  // these are always
   if (pass == GradientPass::queries) of.of_keys = problem.dtype;
+  if (pass != GradientPass::keys) of.slopes = of.bias = false;  // whose sums go by tiles of keys
   return of;
 }
 
@@ -133,19 +125,6 @@ std::vector<KernelGradients> shared_out(const Problem& problem, const KernelGrad
   for (const GradientPass pass : {GradientPass::keys, GradientPass::values, GradientPass::queries})
     passes.push_back(of_pass(problem, gradients, pass));
   return passes;
-}
-
-std::string why_no_gradients(const Problem& problem) {
-  if (!is_large(problem)) return {};
-  if (problem.head_dim_v != problem.head_dim)
-    return fmt::format("head_dim_v: must be that of q, {}, for gradients of head dims above {}, was {}",
-                       problem.head_dim, kMostUsualHeadDim, problem.head_dim_v);
-  for (const FeatureRow& row : features())
-    if (row.is_in(problem) && (row.slot == Slot::score || row.slot == Slot::predicate || row.slot == Slot::probability))
-      return fmt::format(
-          "{}: must not be asked for beside head dims above {}, which have no gradients of it yet, was {}",
-          row.argument(), kMostUsualHeadDim, to_string(problem));
-  return {};
 }
 
 KernelGradients kernel_gradients(const BackwardProblem& problem) noexcept {

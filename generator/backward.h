@@ -16,15 +16,12 @@ Problem backward_problem(const Problem& problem);
 
 // From so many queries on the fastest tiles are the same for all calls.
 constexpr std::int64_t kManyQueries = 2048;
-// For a problem that has backward kernels; throws Error(unsupported) where the architecture has none. has_tensor_maps:
-// whether the call's tensors may have them.
+// has_tensor_maps: whether the call's tensors may have them.
 BackwardVariant default_backward_variant(const Problem& problem, const Architecture& architecture,
                                          std::int64_t seqlen_q = kManyQueries, bool has_tensor_maps = true);
-// What calls for the problem take, each once: of many queries, of fewer, and those that the Hopper family does not
-// suit.
+// What calls for the problem take, each once: of many queries, of fewer, and of so few that they do not suit the Hopper
+// family.
 std::vector<BackwardVariant> default_backward_variants(const Problem& problem, const Architecture& architecture);
-// Empty where head dims have gradients of what the problem asks for, on some architecture.
-std::string why_no_gradients(const Problem& problem);
 // Empty where there is such a kernel, else one line that says why not.
 std::string why_illegal(const Problem& problem, const BackwardVariant& variant, const Architecture& architecture);
 // Throws Error(invalid_argument) with that line, and what validate throws.

@@ -39,10 +39,15 @@ struct BackwardEstimate {
 BackwardEstimate backward_estimate(const Problem& problem, const MmaBackwardVariant& variant);
 BackwardEstimate backward_estimate(const Problem& problem, const HopperBackwardVariant& variant);
 
-// Of head dims above 256, each gradient by a kernel of its own: generator/kernels/hopper_large_backward.cpp.
+// Of head dims above 256, each gradient by a kernel of its own: generator/kernels/<family>_large_backward.cpp.
 int large_backward_smem_bytes(const Problem& problem);
 std::string why_illegal_large_backward(const Problem& problem, const HopperBackwardVariant& variant);
-// gradients: of a pass.
+BackwardEstimate large_backward_estimate(const Problem& problem, const MmaBackwardVariant& variant);
+std::string why_not_of_large_backward(const MmaBackwardVariant& variant);
+// gradients: of a pass. config: what is the family's.
+PlainKernel render_large_backward(const Problem& problem, const MmaBackwardVariant& variant,
+                                  const KernelGradients& gradients, ConfigText config, const Architecture& architecture,
+                                  const Templates& templates);
 PlainKernel render_large_backward(const Problem& problem, const HopperBackwardVariant& variant,
                                   const KernelGradients& gradients, ConfigText config, const Architecture& architecture,
                                   const Templates& templates);

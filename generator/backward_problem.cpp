@@ -77,8 +77,6 @@ void validate(const BackwardProblem& problem) {
       throw Error(
           ErrorCode::unsupported,
           fmt::format("{}: must not be asked for, it has no backward kernels yet, was {}", name, to_string(problem)));
-  if (const std::string why = generator::why_no_gradients(attention); !why.empty())
-    throw Error(ErrorCode::unsupported, why);
   require_option("dslopes", problem.slopes, attention.alibi, "alibi, whose gradient it is", problem);
   require_option("dbias", problem.bias, attention.bias != nullptr, "a bias, whose gradient it is", problem);
   require_option("dsinks", problem.sinks, attention.sinks, "sinks, whose gradient it is", problem);

@@ -431,6 +431,17 @@ struct BackwardRowTiles {
 };
 // Of queries, of a job that has rows: whole tiles, and a row for each thread at most.
 constexpr int backward_job_rows(int block_q) { return 256 / block_q * block_q; }
+// Those of kernels/mma_large_backward.cuh, each of which makes one gradient.
+struct MmaLargeBackwardArguments {
+  const char *q, *k, *v, *dout;
+  RowStrides q_strides, k_strides, v_strides, dout_strides;
+  const float *lse_log2, *row_sums;  // as of BackwardArguments
+  char* gradient;                    // null: not wanted, but what options get by it
+  RowStrides gradient_strides;
+  ForwardSizes sizes;  // as of BackwardArguments; heads_per_section: of keys, of dQ of queries
+  float scale;         // what the gradient is multiplied by
+  int key_tiles;       // as of BackwardArguments
+};
 // Those of kernels/hopper_large_backward.cuh, each of which makes one gradient. Tensor maps likewise: boxes have 64
 // rows, those of `added` kLargeBackwardRows.
 constexpr int kLargeBackwardRows = 16;

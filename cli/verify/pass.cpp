@@ -68,8 +68,9 @@ std::unique_ptr<ComparedCase> make_backward(Engine& engine, const DeviceInfo& de
 
 RandomComparison draw_backward(Engine& engine, const DeviceInfo& device, const Draw& draw) {
   const std::uint64_t seed = draw.seed;
-  const auto random =
-      std::make_shared<RandomCase>(random_case(seed, draw.large_heads ? kLargeBackwardScope : kBackwardScope));
+  // Of large heads half are such as either family has.
+  const RandomScope& of_large = seed % 2 == 0 ? kLargeBackwardScope : kHopperLargeBackwardScope;
+  const auto random = std::make_shared<RandomCase>(random_case(seed, draw.large_heads ? of_large : kBackwardScope));
   GradientChoices choices = random_gradients(seed);
   choices.variant = random_backward_variant(engine, *random, device.architecture, seed);
   const auto make = [random, choices, seed, &engine, ordinal = device.ordinal]() -> std::unique_ptr<ComparedCase> {

@@ -295,8 +295,8 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
                                                : random_dims(dice);
   random.problem = random.texts.added_to(problem_of(dims.dtype, dims.head_dim, dims.head_dim_v, options));
   store(random.problem, random_stored(seed), scope);
-  if (!scope.spans_alone) store_apart(random.problem, seed, scope);
-  if (scope.large_heads && !scope.spans_alone && !has_far_keys(random.shape.scores)) share_memory(random.problem, seed);
+  if (scope.mla_caches) store_apart(random.problem, seed, scope);
+  if (scope.large_heads && scope.mla_caches && !has_far_keys(random.shape.scores)) share_memory(random.problem, seed);
   if (random.problem.e4m3) random.shape.seqlen_kv = std::max<std::int64_t>(1, random.shape.seqlen_kv);
   random.inputs = case_inputs(random.problem, random.shape, options, dice.bits());
   if (!random.texts.empty()) {

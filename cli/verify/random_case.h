@@ -32,11 +32,13 @@ struct RandomScope {
   bool far_scores = true;    // infinite ones, such that f32 tells no neighbours apart, and NaN
   bool rotary_e4m3 = true;   // k and v of e4m3 where keys are in two tensors
   bool large_heads = false;  // head dims above 256 alone, and at times as many heads of a group as share a tile then
-  bool spans_alone = false;  // of masks those that are spans of keys, and no scores, predicates and dropout
+  bool spans_alone = false;  // equal head dims, of masks spans of keys, and no scores, predicates and dropout
+  bool mla_caches = true;    // beside large heads: keys in two tensors, and values where keys are
 };
-// What backward kernels take, and those of large heads.
+// What backward kernels take, those of large heads, and of these the Hopper family's.
 inline constexpr RandomScope kBackwardScope{false, false, false, false, false, false};
-inline constexpr RandomScope kLargeBackwardScope{false, false, false, false, false, false, true, true};
+inline constexpr RandomScope kLargeBackwardScope{false, false, false, false, false, false, true, false, false};
+inline constexpr RandomScope kHopperLargeBackwardScope{false, false, false, false, false, false, true, true, false};
 RandomCase random_case(std::uint64_t seed, const RandomScope& scope = {});
 
 // What a call for gradients of the case asks for; at least one.

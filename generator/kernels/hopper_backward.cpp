@@ -175,9 +175,9 @@ std::string why_illegal(const Problem& problem, const HopperBackwardVariant& var
                         const Architecture& architecture) {
   if (!has_hopper_kernels(architecture)) return must("architecture of the hopper family", "sm_90a", architecture.name);
   if (std::string why = why_out_of_range(kTunables, variant); !why.empty()) return why;
-  if (is_large(problem)) return why_illegal_large_backward(problem, variant);
   for (const Slot slot : {Slot::score, Slot::predicate, Slot::probability})
     if (has_part(slot, problem)) return must("family", "mma for " + to_string(problem), family_name(variant));
+  if (is_large(problem)) return why_illegal_large_backward(problem, variant);
   if (std::string why = why_not_shared_out(problem, variant); !why.empty()) return why;
   if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
     return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}",

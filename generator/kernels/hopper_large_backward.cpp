@@ -85,7 +85,10 @@ std::string_view pass_name(GradientPass pass) {
 int large_backward_smem_bytes(const Problem& problem) { return smem_bytes(problem, GradientPass::keys); }
 
 std::string why_illegal_large_backward(const Problem& problem, const HopperBackwardVariant& variant) {
-  if (const std::string why = why_no_gradients(problem); !why.empty()) return why;
+  if (problem.head_dim_v != problem.head_dim)
+    return must("head_dim_v",
+                fmt::format("that of q, {}, for hopper and head dims above {}", problem.head_dim, kMostUsualHeadDim),
+                problem.head_dim_v);
   const auto want = [](std::string_view what, int was) {
     return must(what, fmt::format("64 for head dims above {}", kMostUsualHeadDim), was);
   };

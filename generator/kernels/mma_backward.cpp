@@ -7,6 +7,7 @@
 #include <iterator>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "generator/arguments.h"
 #include "generator/backward_family.h"
@@ -14,6 +15,7 @@
 #include "generator/family.h"
 #include "generator/features.h"
 #include "generator/kernels/mma.h"
+#include "generator/plan.h"
 #include "generator/score_gradients.h"
 #include "generator/source_parts.h"
 #include "generator/tunables.h"
@@ -37,6 +39,16 @@ struct DefaultRow {
 };
 constexpr DefaultRow kDefaults[] = {{64, {128, 128, 8, 1, 1}}, {64, {64, 64, 4, 1, 2}},  {128, {64, 128, 8, 1, 1}},
                                     {128, {64, 64, 8, 1, 1}},  {256, {64, 64, 8, 1, 1}}, {256, {32, 32, 4, 1, 1}}};
+// Of head dims above those: by the model of docs/kernels/large_heads.md. The second one where beside sums of so many
+// columns there are too few registers for what changes scores, hides them or drops their probabilities.
+constexpr MmaBackwardVariant kLargeDefault{64, 64, 8, 2, 2}, kLargeDefaultOfFewKeys{64, 32, 8, 1, 2};
+constexpr int kMostColumnsBesideParts = 512;
+
+MmaBackwardVariant default_large_backward(const Problem& problem) {
+  const bool has_parts =
+      has_part(Slot::score, problem) || has_part(Slot::predicate, problem) || has_part(Slot::probability, problem);
+  return has_parts && problem.head_dim > kMostColumnsBesideParts ? kLargeDefaultOfFewKeys : kLargeDefault;
+}
 
 // As BackwardShape lays it out.
 int smem_bytes(const Problem& problem, const MmaBackwardVariant& variant) {
@@ -75,21 +87,21 @@ double loaded_fragments(const Problem& problem, const MmaBackwardVariant& varian
   return scores + of_keys + of_queries;
 }
 
-std::string render_config(const Problem& problem, const MmaBackwardVariant& variant, const KernelGradients& gradients,
-                          const Architecture& architecture) {
+// Of kernels of all head dims.
+ConfigText config_of(const Problem& problem, const MmaBackwardVariant& variant, const KernelGradients& gradients) {
   ConfigText config = backward_config(problem, gradients);
   config.use("ScoreParts", parts_in(Slot::score, problem, PartsFor::gradients));
   config.use("ScoreGradients", score_gradient_parts(gradients));
   config.use("Predicates", parts_in(Slot::predicate, problem));
   config.use("Dropouts", parts_in(Slot::probability, problem));
   add_to(config, kTunables, variant);
-  config.add("bool", "kReducesPairs", architecture.major >= 9);
-  return config.text();
+  return config;
 }
 
 }  // namespace
 
 MmaBackwardVariant default_mma_backward(const Problem& problem, const Architecture& architecture) {
+  if (is_large(problem)) return default_large_backward(problem);
   const int head_dim = std::max(problem.head_dim, problem.head_dim_v);
   const auto row = std::find_if(std::begin(kDefaults), std::end(kDefaults), [&](const DefaultRow& each) {
     return head_dim <= each.max_head_dim && smem_bytes(problem, each.variant) <= architecture.smem_per_block;
@@ -112,6 +124,7 @@ std::vector<MmaBackwardVariant> mma_backward_candidates() {
 
 // P and dS go to shared memory once, Q and dO of a tile come there.
 BackwardEstimate backward_estimate(const Problem& problem, const MmaBackwardVariant& variant) {
+  if (is_large(problem)) return large_backward_estimate(problem, variant);
   constexpr int kFragmentBytes = 512;
   const int dim = padded(problem.head_dim), dim_v = padded(problem.head_dim_v);
   const double pairs = 1.0 * variant.block_q * variant.block_kv;
@@ -127,11 +140,11 @@ BackwardEstimate backward_estimate(const Problem& problem, const MmaBackwardVari
 std::string why_illegal(const Problem& problem, const MmaBackwardVariant& variant, const Architecture& architecture) {
   std::string why = why_out_of_range(kTunables, variant);
   if (!why.empty()) return why;
-  if (is_large(problem))
-    return must("family", fmt::format("hopper for head dims above {}", kMostUsualHeadDim), family_name(variant));
   if (!can_be_shared_out(variant))
     return must("warps", "such that they share out rows and columns alike", spell_variant(variant));
-  if (const int bytes = smem_bytes(problem, variant); bytes > architecture.smem_per_block)
+  if (is_large(problem)) why = why_not_of_large_backward(variant);
+  if (!why.empty()) return why;
+  if (const int bytes = backward_estimate(problem, variant).smem_bytes; bytes > architecture.smem_per_block)
     return fmt::format("variant: {} must take at most {} bytes of shared memory on {}, takes {}",
                        spell_variant(variant), architecture.smem_per_block, architecture.name, bytes);
   return {};
@@ -139,6 +152,10 @@ std::string why_illegal(const Problem& problem, const MmaBackwardVariant& varian
 
 PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& variant, const KernelGradients& gradients,
                             const Architecture& architecture, const Templates& templates) {
+  ConfigText config = config_of(problem, variant, gradients);
+  if (is_large(problem))
+    return render_large_backward(problem, variant, gradients, std::move(config), architecture, templates);
+  config.add("bool", "kReducesPairs", architecture.major >= 9);
   PlainKernel kernel{};
   kernel.threads = variant.warps * kWarpSize;
   kernel.argument_bytes =
@@ -150,7 +167,7 @@ PlainKernel render_backward(const Problem& problem, const MmaBackwardVariant& va
       with_score_gradients(with_parts("kernels/mma_backward.cuh", problem, PartsFor::gradients), gradients));
   source.generated = kGenerated + render_functions(problem, PartsFor::gradients) +
                      render_arguments("BackwardArguments", problem, false, score_gradient_members(gradients)) +
-                     render_config(problem, variant, gradients, architecture) +
+                     config.text() +
                      render({"BackwardShape", kernel.smem_bytes, kernel.threads, kernel.argument_bytes}) +
                      fmt::format(
                          "extern \"C\" __global__ void __launch_bounds__({})\n"
@@ -170,7 +187,7 @@ const void* read_part(std::string_view part, MmaBackwardVariant& variant) {
 }
 
 QueryLayout query_layout(const Problem& problem, const MmaBackwardVariant&) {
-  return {.columns = problem.head_dim, .adders = 1};
+  return {.columns = is_large(problem) ? 0 : problem.head_dim, .adders = 1};
 }
 
 }  // namespace generator

@@ -191,9 +191,8 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 //   v  [batch, seqlen_kv, num_heads_kv, head_dim_v]    the dtype of k
 //   -> [batch, seqlen_q,  num_heads_q,  head_dim_v]    the dtype of q, of e4m3 opts.out_dtype; packed, on opts.stream
 // head_dim and head_dim_v are multiples of 8 from 8 to kLargestHeadDim and kLargestHeadDimV, beside e4m3 without
-// k_rotary to 256 (those above 256 have gradients on sm_90a, of equal head dims up to 512:
-// docs/kernels/large_heads.md). num_heads_kv divides num_heads_q (query head h
-// reads key/value head h / (num_heads_q / num_heads_kv)). Lengths may be 0; a row that sees no key gives 0. The last
+// k_rotary to 256 (docs/kernels/large_heads.md). num_heads_kv divides num_heads_q (query head h reads key/value head
+// h / (num_heads_q / num_heads_kv)). Lengths may be 0; a row that sees no key gives 0. The last
 // dimension must be contiguous, pointers 16-byte aligned and the other strides multiples of 8 elements; beyond that
 // strides are free, so [batch, heads, seqlen, dim] memory is passed as a view with its dimensions in the order above.
 // Scores of any size are right as long as f32 holds them, scaled and unscaled. NaN or infinity in q reaches its row, in

@@ -22,14 +22,14 @@ struct GradientTensors {
   std::optional<Tensor> dbias = std::nullopt, dslopes = std::nullopt, dsinks = std::nullopt;
 };
 
-// How the kernel is tuned that makes dq, dk and dv. That of the mma.sync family, for all architectures:
-// mma-q64-kv128-w8-r1-s1
+// How the kernel is tuned that makes dq, dk and dv, or of head dims above 256 those that make one of them each. That of
+// the mma.sync family, for all architectures: mma-q64-kv128-w8-r1-s1
 struct MmaBackwardVariant {
-  int block_q = 64;    // queries of one step: a multiple of 16 up to 128
-  int block_kv = 128;  // keys and values of a thread block: likewise
+  int block_q = 64;    // queries of one step, or of a block for dq: a multiple of 16 up to 128, above 256 up to 64
+  int block_kv = 128;  // keys and values of a thread block, or of one step for dq: likewise
   int warps = 8;       // 4 or 8, which share out all products alike
   int row_tiles = 1;   // tiles of 16 rows that a warp has of each product: 1 or 2
-  int stages = 1;      // tiles of queries in shared memory: 1 or 2
+  int stages = 1;      // tiles of queries in shared memory, above 256 pairs of pieces of tiles: 1 or 2
 };
 // That of the Hopper family, for sm_90a, masks that are spans of keys (causal, window, chunk, prefix), head dims that
 // are both up to 64, both up to 128 with a head_dim above 64, both from 200 to 256, or above 256 and equal, and tensors
@@ -95,9 +95,8 @@ struct Gradients {
 // Key/value heads get the sums of their groups' gradients. mask, as text, acts; block_mask is not used. score, as text,
 // is differentiated by the score, as docs/masks-and-scores.md says; what it captures gets no gradient, and a function
 // in it that has no derivative is Error(compile_failed). page_table, batch_indices_kv and k and v of e4m3 have no
-// kernels yet: Error(unsupported) names the option. So it does of head dims above 256, where these are not equal or
-// above 512, where the architecture is not sm_90a, and where scores are changed or masked by more than spans of keys.
-// Ragged batches of head dims up to 256 get a kernel of mma.sync unless another is named.
+// kernels yet: Error(unsupported) names the option. Ragged batches of head dims up to 256 get a kernel of mma.sync
+// unless another is named.
 //
 // Kernels are made at the first call, or ahead of it by Engine::prepare_backward: of the Hopper family where that has
 // them and there are 64 queries or more, or a head dim is above 256, else of mma.sync. dq is a sum by atomic additions

@@ -13,7 +13,7 @@
 
 namespace flashjit {
 
-// Head dims of q and k, and of v. Those above 256 have few gradients (backward.h), and e4m3 only with k_rotary.
+// Head dims of q and k, and of v. Those above 256 have e4m3 only with k_rotary.
 inline constexpr int kLargestHeadDim = 576, kLargestHeadDimV = 512;
 
 // Everything that changes the generated source apart from the tuning. Batch, lengths, strides, head counts and the

@@ -253,10 +253,10 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
         As of flashjit.attention.
     options :
         Those of the call, without out, lse, plan and fixed_split_size; variant is one of the backward kernels,
-        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". Head dims above 256 have gradients on sm_90a, of equal head dims
-        up to 512, below masks that are spans of keys, by "hopper-q64-kv64". A score is differentiated by the score alone: what it
-        captures gets no gradient. There are no backward kernels yet for batch_indices_kv and page_table: Unsupported.
-        Keys and values of no sequence get gradients of 0.
+        "mma-q64-kv128-w8-r1-s1" or "hopper-q64-kv128". Above head dim 256 it is one like "mma-q64-kv64-w8-r2-s2", or
+        on sm_90a "hopper-q64-kv64" of equal head dims below masks that are spans of keys. A score is differentiated by
+        the score alone: what it captures gets no gradient. There are no backward kernels yet for batch_indices_kv and
+        page_table: Unsupported. Keys and values of no sequence get gradients of 0.
     """
     into = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dslopes": dslopes, "dsinks": dsinks}
     return _arrays.attention_backward(dout, q, k, v, out, lse, dlse, into, deterministic, stream, engine, options)

@@ -40,10 +40,6 @@ _OPTIONS = (
     f"{_FUNCTION.format('score')}, {_FUNCTION.format('mask')}"
 )
 _NAMES = tuple(option.partition("=")[0].rpartition(" ")[2] for option in _OPTIONS.split(", "))
-# Head dims above the first have backward kernels where those of q and v are alike, and not above the second.
-_LARGEST_USUAL, _LARGEST_WITH_GRADIENTS = 256, 512
-_WITHOUT_LARGE_GRADIENTS = {"k_rotary", "softcap", "alibi_slopes", "bias", "boolean_mask", "documents", "tree", "score",
-                            "mask", "dropout", "dropout_mask"}  # fmt: skip
 # What forward only hands on to its backward comes last.
 _FOR_BACKWARD = "bool deterministic=False"
 
@@ -355,31 +351,6 @@ def _wants_gradients(tensors: "Sequence[Tensor]") -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _require_head_dims_with_gradients(q: Tensor, v: Tensor, given: "Sequence[object]",
-                                      options: "Sequence[dict[str, Any]]") -> None:
-    """given: what else the call has, which may be anything yet. options: by name, None where they are not given."""
-    if q.dtype == torch.float64:  # of which the reference makes them
-        return
-    if q.dim() == 0 or v.dim() == 0:
-        return
-    are_alike = q.shape[-1] == v.shape[-1] <= _LARGEST_WITH_GRADIENTS
-    if max(q.shape[-1], v.shape[-1]) <= _LARGEST_USUAL:
-        return
-    if not _wants_gradients([tensor for tensor in (q, *given) if isinstance(tensor, Tensor)]):
-        return
-    for name, option in (pair for some in options for pair in some.items()):
-        if name in _WITHOUT_LARGE_GRADIENTS and option is not None:
-            raise flashjit.Unsupported(
-                f"{name}: must not be given where a gradient is required and head_dim is above {_LARGEST_USUAL}, which "
-                "has no backward kernels for it yet")
-    for name, rows in (("q", q), ("v", v)):
-        if rows.shape[-1] > _LARGEST_USUAL and not are_alike:
-            raise flashjit.Unsupported(
-                f"{name}: head_dim must be at most {_LARGEST_USUAL} where a gradient is required, or up to "
-                f"{_LARGEST_WITH_GRADIENTS} and alike of q and v, larger ones have no backward kernels yet, was "
-                f"{rows.shape[-1]}")
-
-
 def _is_one_node(given: "Sequence[Tensor]", named: "dict[str, Tensor]") -> bool:
     """Whether autograd's own node will do: functions capture none of the given tensors, nothing wants a gradient that
     has none, and all is on one device, in memory. named: options among them."""
@@ -495,8 +466,10 @@ def attention(
     given = [tensor for tensor in tensors.values() if tensor is not None]
     for function in (score, mask):
         given += [] if function is None else [tensor for _, tensor in function.tensors]
-    others = {"softcap": softcap or None, "dropout": dropout or None, "score": score, "mask": mask}
-    _require_head_dims_with_gradients(q, v, (k, v, *given), (tensors, others))
+    has_rotary = isinstance(k_rotary, Tensor) and q.dtype != torch.float64  # of which the reference makes gradients
+    if has_rotary and _wants_gradients([tensor for tensor in (q, k, v, *given) if isinstance(tensor, Tensor)]):
+        raise flashjit.Unsupported(
+            "k_rotary: must not be given where a gradient is required, it has no backward kernels yet")
     if _is_unwatched(q, k, v, *given):
         every = {**options, "causal": causal, "scale": scale, "score": score, "mask": mask}
         if not _wants_gradients((q, k, v, *given)):

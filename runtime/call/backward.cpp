@@ -117,10 +117,6 @@ std::array<std::pair<const char*, const Tensor*>, 5> mapped_tensors(const Backwa
 void require_tensor_maps(const BackwardCall& call) {
   for (const auto& [name, tensor] : mapped_tensors(call)) require_tensor_map(name, *tensor);
 }
-bool may_take_hopper(const BackwardCall& call) {
-  const auto tensors = mapped_tensors(call);
-  return std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return has_tensor_map(*each.second); });
-}
 
 bool has_elements(const Tensor& tensor) noexcept {
   return std::find(tensor.shape.begin(), tensor.shape.end(), 0) == tensor.shape.end();
@@ -128,24 +124,26 @@ bool has_elements(const Tensor& tensor) noexcept {
 // Of a query and a key; where there is none all gradients are 0.
 bool has_pairs(const BackwardCall& call) noexcept { return has_elements(call.given.q) && has_elements(call.given.k); }
 
+// Kernels of large heads run where there are pairs alone.
+bool wants_tensor_maps(const BackwardCall& call) { return has_pairs(call) || !is_in_passes(call); }
+bool may_take_hopper(const BackwardCall& call) {
+  const auto tensors = mapped_tensors(call);
+  return !wants_tensor_maps(call) ||
+         std::all_of(tensors.begin(), tensors.end(), [](const auto& each) { return has_tensor_map(*each.second); });
+}
+
 BackwardVariant chosen_variant(const BackwardCall& call, const Architecture& architecture,
                                const std::optional<BackwardVariant>& recorded) {
   const std::optional<BackwardVariant>& asked = call.given.backward.variant;
   const Problem& problem = call.forward.problem;
   if (!asked) {
-    if (generator::is_large(problem)) {  // which no other family has
-      const BackwardVariant variant = generator::default_backward_variant(problem, architecture);
-      if (has_pairs(call)) require_tensor_maps(call);
-      return variant;
-    }
     const bool may_be_hopper = may_take_hopper(call);
     if (recorded && (may_be_hopper || !std::holds_alternative<HopperBackwardVariant>(*recorded))) return *recorded;
     return generator::default_backward_variant(problem, architecture, call.forward.seqlen_q, may_be_hopper);
   }
   const std::string why = generator::why_illegal(problem, *asked, architecture);
   if (!why.empty()) throw Error(ErrorCode::invalid_argument, why);
-  const bool has_maps = std::holds_alternative<HopperBackwardVariant>(*asked);
-  if (has_maps && (has_pairs(call) || !generator::is_large(problem))) require_tensor_maps(call);
+  if (std::holds_alternative<HopperBackwardVariant>(*asked) && wants_tensor_maps(call)) require_tensor_maps(call);
   return *asked;
 }
 
@@ -192,8 +190,6 @@ BackwardCall validate_backward(const GivenGradients& given) {
   BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}, 0, {}};
   if (call.forward.problem.e4m3)
     throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");
-  if (const std::string why = generator::why_no_gradients(call.forward.problem); !why.empty())
-    throw Error(ErrorCode::unsupported, why);
   call.forward.problem = generator::backward_problem(call.forward.problem);
   const Dims out = call.forward.out_shape();
   Operands& operands = call.forward.operands;
@@ -319,24 +315,32 @@ void set_common(Arguments& arguments, const BackwardCall& call, const generator:
   arguments.turns = turns(call);
 }
 
-std::size_t set_arguments(Launch& launch, const BackwardCall& call, const MmaBackwardVariant&) {
+// What kernels of the mma family read, and the sizes of what they read it for.
+template <class Arguments>
+generator::ForwardSizes set_rows(Arguments& arguments, const BackwardCall& call) {
   const bool has_queries = call.forward.num_heads_q > 0;
   generator::MmaArguments of_forward{};
   if (has_queries) of_forward = make_forward_arguments(call.forward, MmaVariant{});
-  generator::BackwardArguments arguments{};
   arguments.q = of_forward.q, arguments.k = of_forward.k, arguments.v = of_forward.v;
   arguments.dout = static_cast<const char*>(call.given.dout.data);
   arguments.q_strides = of_forward.q_strides, arguments.k_strides = of_forward.k_strides;
   arguments.v_strides = of_forward.v_strides, arguments.dout_strides = row_strides(call.given.dout);
+  arguments.key_tiles = static_cast<int>(key_places(call));
+  generator::ForwardSizes sizes = has_queries ? of_forward.sizes : sizes_without_queries(call.forward);
+  sizes.heads_per_section = clamp_section(call, heads_in(call, kSectionBytes));
+  if (call.forward.problem.ragged) {
+    sizes.seqlen_q = static_cast<int>(call.given.q.shape[seqlen_dim]);
+    sizes.seqlen_kv = static_cast<int>(call.given.k.shape[seqlen_dim]);
+  }
+  return sizes;
+}
+
+std::size_t set_arguments(Launch& launch, const BackwardCall& call, const MmaBackwardVariant&) {
+  generator::BackwardArguments arguments{};
   arguments.dq = floats(call.scratch.dq);
   arguments.tickets = counters(call);
-  set_common(arguments, call, has_queries ? of_forward.sizes : sizes_without_queries(call.forward));
-  arguments.sizes.heads_per_section = clamp_section(call, heads_in(call, kSectionBytes));
-  if (call.forward.problem.ragged) {
-    arguments.sizes.seqlen_q = static_cast<int>(call.given.q.shape[seqlen_dim]);
-    arguments.sizes.seqlen_kv = static_cast<int>(call.given.k.shape[seqlen_dim]);
-  }
-  arguments.key_tiles = static_cast<int>(key_places(call));
+  const generator::ForwardSizes sizes = set_rows(arguments, call);
+  set_common(arguments, call, sizes);
   launch.write_argument(0, arguments);
   return sizeof(arguments);
 }
@@ -387,12 +391,11 @@ PlainLaunch make_backward_launch(const BackwardCall& call, const Architecture& a
   const std::size_t core_bytes =
       std::visit([&](const auto& of_family) { return set_arguments(made.launch, call, of_family); }, call.variant);
   set_part_arguments(made.launch, call.forward, core_bytes, static_cast<std::byte*>(call.scratch.key_tiles.data));
-  set_score_gradients(made.launch, call);
+  set_score_gradients(made.launch, call, core_bytes);
   return made;
 }
 
-// --- Large heads: a launch for each gradient
-// --------------------------------------------------------------------------
+// --- Large heads: a launch for each gradient -------------------------------------------------------------------------
 
 namespace {
 
@@ -411,33 +414,53 @@ LargePass large_pass(const BackwardCall& call, GradientPass pass) {
   return {given.into.dq, given.k, call.forward.softmax_scale};
 }
 
-// All tensors have elements.
-generator::ForwardSizes large_sizes(const BackwardCall& call, GradientPass pass) {
-  generator::ForwardSizes sizes = make_forward_arguments(call.forward, MmaVariant{}).sizes;
-  sizes.scale_log2 = std::copysign(sizes.scale_log2, call.forward.softmax_scale);
-  sizes.num_q_tiles = static_cast<int>(query_places(call));
-  sizes.heads_per_section = clamp_section(call, heads_in(call, kSectionBytes));
-  if (pass == GradientPass::queries) sizes.heads_per_section *= sizes.heads_per_group;
-  return sizes;
+// What the families' kernels are told alike. sizes: of the call.
+template <class Arguments>
+void set_pass(Arguments& arguments, const BackwardCall& call, GradientPass pass, const generator::ForwardSizes& sizes) {
+  const LargePass of = large_pass(call, pass);
+  arguments.lse_log2 = lse_log2(call), arguments.row_sums = row_sums(call);
+  arguments.gradient = data_of(of.gradient), arguments.gradient_strides = strides_of(of.gradient);
+  arguments.scale = of.scale;
+  arguments.sizes = sizes;
+  arguments.sizes.num_q_tiles = static_cast<int>(query_places(call));
+  if (pass == GradientPass::queries) arguments.sizes.heads_per_section *= sizes.heads_per_group;
 }
 
-void add_large_maps(Launch& launch, const BackwardCall& call, const Tensor& added) {
+std::size_t set_pass_arguments(Launch& launch, const BackwardCall& call, GradientPass pass, const MmaBackwardVariant&) {
+  generator::MmaLargeBackwardArguments arguments{};
+  const generator::ForwardSizes sizes = set_rows(arguments, call);
+  set_pass(arguments, call, pass, sizes);
+  launch.write_argument(0, arguments);
+  return sizeof(arguments);
+}
+
+// All tensors have elements.
+std::size_t set_pass_arguments(Launch& launch, const BackwardCall& call, GradientPass pass,
+                               const HopperBackwardVariant& variant) {
   using Arguments = generator::HopperLargeBackwardArguments;
   const Problem& problem = call.forward.problem;
+  generator::ForwardSizes sizes = make_forward_arguments(call.forward, MmaVariant{}).sizes;
+  sizes.scale_log2 = std::copysign(sizes.scale_log2, call.forward.softmax_scale);
+  sizes.heads_per_section = clamp_section(call, heads_in(call, kSectionBytes));
+  Arguments arguments{};
+  set_pass(arguments, call, pass, sizes);
+  arguments.rows_of_head = padded_seqlen(call);
+  launch.write_argument(0, arguments);
   const GivenGradients& given = call.given;
   const int columns = generator::panels_of(problem.head_dim).columns;
   const auto add_map = [&](std::size_t offset, const Tensor& tensor, int rows) {
     launch.maps[launch.map_count++] = {offset, &tensor, {columns, 1, rows}, problem.ragged};
   };
-  add_map(offsetof(Arguments, q), given.q, generator::block_q(call.variant));
-  add_map(offsetof(Arguments, k), given.k, generator::block_kv(call.variant));
-  add_map(offsetof(Arguments, v), given.v, generator::block_kv(call.variant));
-  add_map(offsetof(Arguments, dout), given.dout, generator::block_q(call.variant));
-  add_map(offsetof(Arguments, added), added, generator::kLargeBackwardRows);
+  add_map(offsetof(Arguments, q), given.q, variant.block_q);
+  add_map(offsetof(Arguments, k), given.k, variant.block_kv);
+  add_map(offsetof(Arguments, v), given.v, variant.block_kv);
+  add_map(offsetof(Arguments, dout), given.dout, variant.block_q);
+  add_map(offsetof(Arguments, added), large_pass(call, pass).added, generator::kLargeBackwardRows);
+  return sizeof(arguments);
 }
 
-PlainLaunch make_large_launch(const BackwardCall& call, GradientPass pass, const Architecture& architecture,
-                              PlainKernels& kernels) {
+PlainLaunch make_pass_launch(const BackwardCall& call, GradientPass pass, const Architecture& architecture,
+                             PlainKernels& kernels) {
   const Problem& problem = call.forward.problem;
   const bool of_queries = pass == GradientPass::queries;
   const generator::PlainKernel& kernel = backward_kernel(
@@ -445,17 +468,11 @@ PlainLaunch make_large_launch(const BackwardCall& call, GradientPass pass, const
   const std::int64_t blocks =
       of_queries ? call.forward.num_heads_q * most_query_tiles(call) : call.forward.num_heads_kv * most_key_tiles(call);
   PlainLaunch made = plain_launch(kernel, blocks, of_queries ? "q" : "k");
-  const LargePass of = large_pass(call, pass);
-  generator::HopperLargeBackwardArguments arguments{};
-  arguments.lse_log2 = lse_log2(call), arguments.row_sums = row_sums(call);
-  arguments.rows_of_head = padded_seqlen(call);
-  arguments.gradient = data_of(of.gradient), arguments.gradient_strides = strides_of(of.gradient);
-  arguments.sizes = large_sizes(call, pass);
-  arguments.scale = of.scale;
-  made.launch.write_argument(0, arguments);
-  add_large_maps(made.launch, call, of.added);
+  const std::size_t core_bytes = std::visit(
+      [&](const auto& of_family) { return set_pass_arguments(made.launch, call, pass, of_family); }, call.variant);
   const Tensor& list = of_queries ? call.scratch.row_tiles : call.scratch.key_tiles;
-  set_part_arguments(made.launch, call.forward, sizeof(arguments), static_cast<std::byte*>(list.data));
+  set_part_arguments(made.launch, call.forward, core_bytes, static_cast<std::byte*>(list.data));
+  if (pass == GradientPass::keys) set_score_gradients(made.launch, call, core_bytes);
   return made;
 }
 
@@ -463,15 +480,15 @@ PlainLaunch make_large_launch(const BackwardCall& call, GradientPass pass, const
 
 PlainLaunch make_value_gradient_launch(const BackwardCall& call, const Architecture& architecture,
                                        PlainKernels& kernels) {
-  return make_large_launch(call, GradientPass::values, architecture, kernels);
+  return make_pass_launch(call, GradientPass::values, architecture, kernels);
 }
 PlainLaunch make_key_gradient_launch(const BackwardCall& call, const Architecture& architecture,
                                      PlainKernels& kernels) {
-  return make_large_launch(call, GradientPass::keys, architecture, kernels);
+  return make_pass_launch(call, GradientPass::keys, architecture, kernels);
 }
 PlainLaunch make_query_gradient_launch(const BackwardCall& call, const Architecture& architecture,
                                        PlainKernels& kernels) {
-  return make_large_launch(call, GradientPass::queries, architecture, kernels);
+  return make_pass_launch(call, GradientPass::queries, architecture, kernels);
 }
 
 PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architecture& architecture,
@@ -491,20 +508,24 @@ PlainLaunch make_backward_finish_launch(const BackwardCall& call, const Architec
 
 namespace {
 
-// Where no pair is the gradients of what there is are cleared, if that of a ragged batch was not done yet.
+// Where no pair is the gradients of what there is are cleared by a kernel that has no tensor maps, if that of a ragged
+// batch was not done yet.
 std::vector<MakeBackwardLaunch> launches_of_passes(const BackwardCall& call) {
   struct Row {
     const std::optional<Tensor>& gradient;
+    bool makes_more;
     MakeBackwardLaunch pass, clear;
   };
   const GradientTensors& into = call.given.into;
-  const bool is_ragged = call.forward.problem.ragged;
+  const bool is_ragged = call.forward.problem.ragged, is_mma = std::holds_alternative<MmaBackwardVariant>(call.variant);
+  const bool of_scores = option_gradients(call).of_scores() && has_elements(call.given.k);
   std::vector<MakeBackwardLaunch> launches;
-  for (const auto& [gradient, pass, clear] : {Row{into.dv, make_value_gradient_launch, make_clear_dv_launch},
-                                              {into.dk, make_key_gradient_launch, make_clear_dk_launch},
-                                              {into.dq, make_query_gradient_launch, make_clear_dq_launch}}) {
-    if (!gradient || !has_elements(*gradient)) continue;
-    if (has_pairs(call))
+  for (const auto& [gradient, makes_more, pass, clear] :
+       {Row{into.dv, false, make_value_gradient_launch, make_clear_dv_launch},
+        {into.dk, of_scores, make_key_gradient_launch, make_clear_dk_launch},
+        {into.dq, false, make_query_gradient_launch, make_clear_dq_launch}}) {
+    if (!makes_more && (!gradient || !has_elements(*gradient))) continue;
+    if (has_pairs(call) || is_mma)
       launches.push_back(pass);
     else if (!is_ragged)
       launches.push_back(clear);

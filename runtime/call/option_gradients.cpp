@@ -131,10 +131,9 @@ Tensor bias_gradient_sums(const BackwardCall& call) {
   return Tensor(nullptr, DType::f32, dbias->shape);
 }
 
-void set_score_gradients(Launch& launch, const BackwardCall& call) {
+void set_score_gradients(Launch& launch, const BackwardCall& call, std::size_t core_bytes) {
   const OptionGradients of_options = option_gradients(call);
-  std::size_t at = generator::argument_bytes(call.forward.problem, sizeof(generator::BackwardArguments),
-                                             alignof(generator::BackwardArguments));
+  std::size_t at = generator::argument_bytes(call.forward.problem, core_bytes, alignof(generator::BackwardArguments));
   if (of_options.slopes) {
     launch.write_argument(at, generator::SlopeGradientArguments{floats(call.scratch.slopes)});
     at += sizeof(generator::SlopeGradientArguments);

@@ -24,8 +24,8 @@ generator::KernelGradients kernel_gradients(const BackwardCall& call) noexcept;
 // Without memory, of a call with a variant; empty where there are none.
 Tensor slope_gradient_sums(const BackwardCall& call);  // [batch, num_heads_q, tiles of keys, warps]
 Tensor bias_gradient_sums(const BackwardCall& call);   // in the shape of the bias, where dbias is not f32 and packed
-// What the kernel is told of them, behind the arguments of its parts.
-void set_score_gradients(Launch& launch, const BackwardCall& call);
+// What the kernel is told of them, behind the arguments of its parts, which stand behind so many bytes of its own.
+void set_score_gradients(Launch& launch, const BackwardCall& call, std::size_t core_bytes);
 
 // Before that kernel.
 PlainLaunch make_bias_clear_launch(const BackwardCall& call, const Architecture& architecture, PlainKernels& kernels);

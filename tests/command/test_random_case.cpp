@@ -230,29 +230,41 @@ TEST_CASE("large heads are above 256 all of them, equal or not, by variants of b
   CHECK(words.size() == 5);
 }
 
-TEST_CASE("calls for gradients of large heads have what has them there, and leave no feature of it out") {
+TEST_CASE("calls for gradients of large heads have what each family has there, and leave no feature of it out") {
   EngineOptions options;
   options.policy = Policy::off;
   options.emulate = "sm_90a";
   const Engine engine(options);
-  std::set<std::string> kinds;
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const RandomCase random = cli::random_case(seed, cli::kLargeBackwardScope);
-    const Problem& problem = random.problem;
-    CHECK(problem.head_dim > 256);
-    CHECK(problem.head_dim == problem.head_dim_v);
-    CHECK_NOTHROW(validate(BackwardProblem{problem}));
-    CHECK_NOTHROW(cli::random_backward_variant(engine, random, "sm_90a", seed));
-    for (const auto& [kind, is_so] : {std::pair{"causal", problem.causal},
-                                      {"window", problem.window},
-                                      {"chunk", problem.chunk},
-                                      {"prefix", problem.prefix},
-                                      {"sinks", problem.sinks},
-                                      {"ragged", problem.ragged},
-                                      {"grouped", random.shape.heads_q > random.shape.heads_kv}})
-      if (is_so) kinds.insert(kind);
+  for (const bool of_hopper : {false, true}) {
+    std::set<std::string> kinds;
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      const RandomCase random =
+          cli::random_case(seed, of_hopper ? cli::kHopperLargeBackwardScope : cli::kLargeBackwardScope);
+      const Problem& problem = random.problem;
+      CHECK(std::max(problem.head_dim, problem.head_dim_v) > 256);
+      CHECK_NOTHROW(validate(BackwardProblem{problem}));
+      CHECK_NOTHROW(cli::random_backward_variant(engine, random, "sm_90a", seed));
+      const bool is_unequal = problem.head_dim != problem.head_dim_v;
+      for (const auto& [kind, is_so] : {std::pair{"causal", problem.causal},
+                                        {"window", problem.window},
+                                        {"chunk", problem.chunk},
+                                        {"prefix", problem.prefix},
+                                        {"sinks", problem.sinks},
+                                        {"ragged", problem.ragged},
+                                        {"grouped", random.shape.heads_q > random.shape.heads_kv}})
+        if (is_so) kinds.insert(kind);
+      for (const auto& [kind, is_so] : {std::pair{"unequal", is_unequal},
+                                        {"softcap", problem.softcap},
+                                        {"alibi", problem.alibi},
+                                        {"bias", problem.bias != nullptr},
+                                        {"dropout", problem.dropout},
+                                        {"documents", problem.documents != nullptr},
+                                        {"score", problem.score != nullptr},
+                                        {"mask", problem.mask != nullptr}})
+        if (is_so) kinds.insert(kind);
+    }
+    CHECK(kinds.size() == (of_hopper ? 7 : 15));
   }
-  CHECK(kinds.size() == 7);
 }
 
 TEST_CASE("calls for gradients have what has them, by the same features otherwise, and ask for any of them") {

@@ -53,11 +53,8 @@ TEST_SUITE("sanitizer") {
         c.check(shared_engine(), queries == 81);
       }
   }
-  TEST_CASE("gradients of large heads, of lengths that end within a block") {
-    if (!has_hopper()) {
-      MESSAGE("device 0 is not of sm_90a: nothing to test");
-      return;
-    }
+  TEST_CASE("gradients of large heads, of lengths that end within a block, by the default and by mma.sync") {
+    const BackwardVariant of_mma = parse_backward_variant("mma-q64-kv64-w8-r2-s2");
     for (const int head_dim : {264, 512})
       for (const bool causal : {false, true}) {
         CAPTURE(head_dim);
@@ -65,9 +62,13 @@ TEST_SUITE("sanitizer") {
         Case c({.batch = 1, .seqlen_q = 200, .seqlen_kv = 270, .head_dim = head_dim, .head_dim_v = head_dim});
         c.options.causal = causal;
         c.check(shared_engine(), causal);
+        c.variant = of_mma;
+        c.check(shared_engine(), causal);
       }
     Case packed = tests::packed_case(320, 320);
     packed.options.causal = true;
+    packed.check(shared_engine());
+    packed.variant = of_mma;
     packed.check(shared_engine());
   }
   TEST_CASE("gradients of sinks, slopes and biases") {
@@ -101,7 +102,7 @@ TEST_CASE("gradients of head dims of every kind") {
 TEST_CASE("gradients of everything that changes scores and probabilities") {
   const auto changes = tests::changes_of_scores();
   for (std::size_t i = 0; i < changes.size(); ++i)
-    for (const int head_dim : {64, 128, 192}) {
+    for (const int head_dim : {64, 128, 192, 264, 512}) {
       CAPTURE(i);
       CAPTURE(head_dim);
       Case c({.head_dim = head_dim, .head_dim_v = head_dim}, i % 2 == 0 ? DType::bf16 : DType::f16);

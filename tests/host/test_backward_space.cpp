@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "generator/backward.h"
 #include "generator/backward_space.h"
-#include "tests/support/error_code.h"
 
 namespace {
 
@@ -112,41 +112,49 @@ TEST_CASE("steps of 80 queries are for head dims of two panels, and the default 
   CHECK_FALSE(contains(generator::legal_backward_variants(wide(128, true), h100), steps));
 }
 
-TEST_CASE("equal head dims above 256 have one backward variant, on the Hopper architecture alone") {
+TEST_CASE("equal head dims above 256 have one variant of the Hopper family, which is the default there") {
   const Architecture& h100 = find_architecture("sm_90a");
-  const BackwardVariant only = parse_backward_variant("hopper-q64-kv64");
+  const BackwardVariant hopper = parse_backward_variant("hopper-q64-kv64");
   for (int head_dim = 264; head_dim <= kLargestHeadDimV; head_dim += 8) {
     CAPTURE(head_dim);
     const Problem problem = wide(head_dim);
-    CHECK(generator::legal_backward_variants(problem, h100) == std::vector<BackwardVariant>{only});
+    CHECK(generator::default_backward_variants(problem, h100) == std::vector<BackwardVariant>{hopper});
     for (const std::int64_t seqlen_q : {1, 64, 4096})
-      CHECK(generator::default_backward_variant(problem, h100, seqlen_q, false) == only);
+      CHECK(generator::default_backward_variant(problem, h100, seqlen_q) == hopper);
+    CHECK(std::holds_alternative<MmaBackwardVariant>(generator::default_backward_variant(problem, h100, 4096, false)));
     for (const generator::KernelGradients& pass : generator::shared_out(problem, {.of_keys = DType::f32})) {
-      const generator::PlainKernel kernel = generator::render_backward(problem, only, pass, h100);
+      const generator::PlainKernel kernel = generator::render_backward(problem, hopper, pass, h100);
       CHECK(kernel.smem_bytes <= h100.smem_per_block);
       CHECK(kernel.smem_bytes > h100.smem_per_block - 2 * 8192);  // there is no room for another piece of each ring
       const bool of_queries = pass.pass == generator::GradientPass::queries;
       CHECK(pass.of_keys == (of_queries ? problem.dtype : DType::f32));
     }
-    std::string message;
-    CHECK(tests::code_of([&] { generator::default_backward_variant(problem, find_architecture("sm_100a")); },
-                         &message) == ErrorCode::unsupported);
-    CHECK(
-        message.starts_with("head_dim: must be at most 256 for gradients on sm_100a, as those above have kernels for "
-                            "sm_90a alone, was "));
   }
   Problem unequal = wide(512);
-  unequal.head_dim_v = 256;
-  CHECK(generator::why_no_gradients(unequal) ==
-        "head_dim_v: must be that of q, 512, for gradients of head dims above 256, was 256");
-  Problem capped = wide(512);
-  capped.softcap = true;
-  CHECK(generator::why_no_gradients(capped).starts_with("softcap: must not be asked for beside head dims above 256"));
-  capped.head_dim = capped.head_dim_v = 256;
-  CHECK(generator::why_no_gradients(capped) == "");
-  Problem with_sinks = wide(512);
-  with_sinks.sinks = with_sinks.window = with_sinks.ragged = true;
-  CHECK(generator::why_no_gradients(with_sinks) == "");
+  unequal.head_dim = 576;
+  for (const Problem& problem : {unequal, wide(512, true)})
+    CHECK(std::holds_alternative<MmaBackwardVariant>(generator::default_backward_variant(problem, h100)));
+}
+
+TEST_CASE("head dims above 256 have backward kernels of mma on every architecture, each gradient one that fits") {
+  for (const Architecture& architecture : architectures())
+    for (const auto& [head_dim, head_dim_v] :
+         {std::pair{264, 264}, {512, 512}, {576, 512}, {576, 8}, {8, 512}, {328, 264}, {264, 136}}) {
+      CAPTURE(std::string(architecture.name));
+      CAPTURE(head_dim);
+      Problem problem = wide(head_dim, true);
+      problem.head_dim_v = head_dim_v;
+      const std::vector<BackwardVariant> kept = generator::legal_backward_variants(problem, architecture);
+      REQUIRE(kept.size() >= 1);
+      CHECK(kept.front() == generator::default_backward_variant(problem, architecture));
+      for (const BackwardVariant& variant : kept)
+        for (const generator::KernelGradients& pass :
+             generator::shared_out(problem, {.of_keys = DType::bf16, .slopes = true})) {
+          const generator::PlainKernel kernel = generator::render_backward(problem, variant, pass, architecture);
+          CHECK(kernel.smem_bytes <= architecture.smem_per_block);
+          CHECK(pass.slopes == (pass.pass == generator::GradientPass::keys));
+        }
+    }
 }
 
 TEST_CASE("how many queries a call has decides which backward variant is its default") {
