@@ -84,6 +84,7 @@ ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("Dropouts", parts_in(Slot::probability, problem));
   use("Sequences", parts_in(Slot::sequences, problem));
   use("Keys", parts_in(Slot::keys, problem));
+  use("Values", parts_in(Slot::values, problem));
   use("Stored", parts_in(Slot::stored, problem));
   use("Products", parts_in(Slot::products, problem));
 }

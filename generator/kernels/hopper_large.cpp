@@ -162,7 +162,6 @@ std::string render_large_kernel(const KernelSpec& spec, const HopperVariant& var
                                 ConfigText config) {
   const Plan& plan = spec.plan();
   config.add("int", "kPieces", pieces_of(spec.problem()));
-  config.use("Values", parts_in(Slot::values, spec.problem()));
   config.use("Scores", kScoreType);
   config.use("Probabilities", kProbabilityType);
   config.use("Output", kOutputType);

@@ -5,6 +5,7 @@
 
 #include "attention/products.cuh"
 #include "attention/stored.cuh"
+#include "attention/values.cuh"
 #include "hopper/cluster_join.cuh"
 #include "hopper/joined_row.cuh"
 #include "hopper/tiles.cuh"

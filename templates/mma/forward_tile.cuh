@@ -12,6 +12,7 @@
 #include "attention/splits.cuh"
 #include "attention/stored.cuh"
 #include "attention/tile_scheduler.cuh"
+#include "attention/values.cuh"
 #include "mma/store.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/special_registers.cuh"

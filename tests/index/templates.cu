@@ -91,6 +91,7 @@ struct MmaConfig {
   using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &MmaLaunch::mask>>;
   using Sequences = SequencesBy<RaggedSequences>;
   using Keys = KeysBy<PagedKeys>;
+  using Values = ValuesBy<>;
   using Stored = StoredAs<>;
   using Products = ProductsOf<>;
   using Element = BFloat16;
@@ -197,6 +198,7 @@ struct HopperConfig {
   using Dropouts = Dropping<Dropout, DropoutMask<text::MaskText, &HopperLaunch::mask>>;
   using Sequences = SequencesBy<>;
   using Keys = KeysBy<>;
+  using Values = ValuesBy<>;
   using Stored = StoredAs<>;
   using Products = ProductsOf<>;
   using Element = BFloat16;
