@@ -108,6 +108,7 @@ constexpr FeatureRow kFeatures[] = {
     {&Problem::k_rotary, "k_rotary", Slot::keys, "parts/keys/rotary.cuh", "RotaryKeys", "RotaryKeyArguments",
      sizeof(RotaryKeyArguments), alignof(RotaryKeyArguments)},
     {&Problem::latent, "latent", Slot::values, "parts/values/latent.cuh", "LatentValues"},
+    {&Problem::values_transposed, "values_transposed", Slot::values, "parts/values/transposed.cuh", "TransposedValues"},
 };
 
 // The template that holds the parts of a slot together.

@@ -371,6 +371,18 @@ void keep_four(Statement& statement, const ProbabilityMatrix& m, int i) {
   statement.line("mov.b32 {}{}, {{lower, upper}}", m.registers, i);
 }
 
+// The words of two rows at a time, by attention/neighbours.cuh.
+std::string exchange_neighbours(const ProbabilityMatrix& m, int count) {
+  std::string body = "    const Neighbours neighbours(ptx::tid_x());\n    uint32 x, y;\n";
+  for (int i = 0; i < count; i += kRows)
+    body += fmt::format(
+        "    asm volatile(\"mov.b32 %0, {0}{1};\\n\\tmov.b32 %1, {0}{2};\" : \"=r\"(x), \"=r\"(y));\n"
+        "    neighbours.exchange(x, y);\n"
+        "    asm volatile(\"mov.b32 {0}{1}, %0;\\n\\tmov.b32 {0}{2}, %1;\" ::\"r\"(x), \"r\"(y));\n",
+        m.registers, i, i + 1);
+  return body;
+}
+
 // Sixteen bytes of a thread's at a time, those of a warpgroup one after the other.
 std::string send(std::string_view signature, const char* instruction, const char* address, std::string_view registers,
                  int count) {
@@ -450,8 +462,9 @@ std::string render(const ProbabilityMatrix& m) {
       statement.line("cvt.rn.{}x2.f32 {}{}, {}{}, {}{}", to_string(m.dtype), m.registers, i, m.scores, 2 * i + 1,
                      m.scores, 2 * i);
   }
+  const std::string neighbours = m.in_order_of_keys ? exchange_neighbours(m, count) : "";
   return structure(m.type, declare("b32", m.registers, count) +
-                               function("keep()", m.scores.empty() ? "" : statement.text()) +
+                               function("keep()", m.scores.empty() ? "" : statement.text() + neighbours) +
                                (m.reads ? read_pairs(m.registers, count) : ""));
 }
 

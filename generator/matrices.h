@@ -32,13 +32,14 @@ struct ScoreMatrix {
 std::string render(const ScoreMatrix& matrix);
 
 // A fragments of wgmma: P. Of 16 bits two neighbouring keys in a register, of e4m3 four of the order in which
-// templates/hopper/transposer.cuh lays values.
+// templates/hopper/transposer.cuh lays values, or of their own order.
 struct ProbabilityMatrix {
   std::string_view type, registers;
   DType dtype;
   int keys;
-  std::string_view scores = {};  // the registers that keep() makes them of; empty: they are there already
-  bool reads = false;            // into registers that the compiler sees
+  std::string_view scores = {};   // the registers that keep() makes them of; empty: they are there already
+  bool reads = false;             // into registers that the compiler sees
+  bool in_order_of_keys = false;  // of e4m3: lanes exchange pairs for it
 };
 std::string render(const ProbabilityMatrix& matrix);
 

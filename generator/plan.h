@@ -15,7 +15,8 @@ struct Plan {
   int smem_bytes;              // dynamic shared memory of a block
   int registers;               // estimate per thread, by the family's model
   std::size_t argument_bytes;  // of a launch
-  // hopper: columns of one TMA box: 64, 32 or 16 of 16 bits each, or twice as many of 8. 0 in other families.
+  // hopper: columns of one TMA box: 64, 32 or 16 of 16 bits each, or twice as many of 8; of values that come
+  // transposed, keys. 0 in other families.
   struct {
     int q, k, v, out;
   } box_columns;

@@ -149,6 +149,14 @@ void validate_latent(const Problem& problem) {
                   generator::kMostUsualHeadDim, generator::kColumnsOfLatent, problem.head_dim, problem.head_dim_v));
 }
 
+// Where sequences begin anywhere their keys do not begin where copies may.
+void validate_values_transposed(const Problem& problem) {
+  if (!problem.e4m3_queries)
+    throw Error(ErrorCode::invalid_argument,
+                "values_transposed: must not be true without e4m3_queries, whose products take such values");
+  if (problem.ragged) throw Error(ErrorCode::invalid_argument, "ragged: must not be true beside values_transposed");
+}
+
 const generator::FunctionText* class_of(const generator::FunctionText* function) {
   return function ? &generator::function_of(generator::stand_in_of(*function)) : nullptr;
 }
@@ -200,6 +208,7 @@ Problem tuning_class(const Problem& problem) {
   of_class.score = feature ? nullptr : class_of(problem.score);
   of_class.mask = class_of(problem.mask);
   of_class.ragged = of_class.paged = false;  // as batches of its usual lengths
+  of_class.values_transposed = false;
   return of_class;
 }
 
@@ -226,6 +235,7 @@ void validate(const Problem& problem) {
   if (problem.block_scales) validate_block_scales(problem);
   if (problem.k_rotary) validate_k_rotary(problem);
   if (problem.latent) validate_latent(problem);
+  if (problem.values_transposed) validate_values_transposed(problem);
 }
 
 std::string to_string(const ShapeBucket& bucket) {

@@ -382,17 +382,18 @@ typedef struct flashjit_problem {
      anything. */
   const flashjit_function* score;
   const flashjit_function* mask;
-  int32_t paged;        /* 1: of calls that have page_table, whatever the size of pages; beside ragged */
-  int32_t reserved;     /* 0 */
-  int32_t e4m3;         /* 1: of calls whose k and v are of kDLFloat8_e4m3fn */
-  int32_t token_scales; /* 1: of those with a scale for each token and head */
-  int32_t e4m3_queries; /* 1: of those whose q is of kDLFloat8_e4m3fn, too; dtype is out's then */
-  int32_t fast_sums;    /* 1: of those that have it */
-  int32_t block_scales; /* 1: of those with scales of blocks of rows */
-  int32_t k_rotary;     /* 1: of calls that have k_rotary, with the head dims of q and of v */
-  int32_t latent;       /* 1: of calls whose v is the first columns of k, in the same memory; head_dim above 256,
-                           head_dim_v of whole 128s */
-  int32_t reserved_end; /* 0 */
+  int32_t paged;             /* 1: of calls that have page_table, whatever the size of pages; beside ragged */
+  int32_t reserved;          /* 0 */
+  int32_t e4m3;              /* 1: of calls whose k and v are of kDLFloat8_e4m3fn */
+  int32_t token_scales;      /* 1: of those with a scale for each token and head */
+  int32_t e4m3_queries;      /* 1: of those whose q is of kDLFloat8_e4m3fn, too; dtype is out's then */
+  int32_t fast_sums;         /* 1: of those that have it */
+  int32_t block_scales;      /* 1: of those with scales of blocks of rows */
+  int32_t k_rotary;          /* 1: of calls that have k_rotary, with the head dims of q and of v */
+  int32_t latent;            /* 1: of calls whose v is the first columns of k, in the same memory; head_dim above 256,
+                                head_dim_v of whole 128s */
+  int32_t values_transposed; /* 1: of calls whose v comes transposed, the stride of its keys 1; beside e4m3_queries, and
+                                not ragged */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \

@@ -92,6 +92,7 @@ void print_json(const AttendOptions& options, const Answer& answer, const std::o
                {"e4m3", options.e4m3},
                {"e4m3_queries", options.e4m3_queries},
                {"fast_sums", options.fast_sums},
+               {"v_transposed", options.v_transposed},
                {"mask", options.texts.is_causal() ? "causal" : "full"},
                {"window", options.features.window.empty() ? Json() : Json({asked.window.left, asked.window.right})},
                {"chunk", options.features.chunk ? Json(*options.features.chunk) : Json()},
@@ -246,6 +247,9 @@ void add_attend(CLI::App& app, Command& command) {
                "The same, with sums of products as the tensor core makes them, and not in f32; beside scales of blocks "
                "they are in f32 all the same"),
       queries);
+  need(add_flag(attend, "--v-transposed", options->v_transposed,
+                "V is (batch, heads_kv, head_dim_v, seqlen_kv), and kernels read it as it lies"),
+       queries);
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},
              "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "
              "precision), or auto: the GPU if there is one, else the CPU");

@@ -14,6 +14,7 @@
 #include "cli/io/flops.h"
 #include "cli/io/problem_options.h"
 #include "cli/io/progress.h"
+#include "cli/io/transposed_values.h"
 
 namespace flashjit::cli {
 namespace {
@@ -27,8 +28,10 @@ double milliseconds_since(Clock::time_point start) {
 }
 
 Problem problem_of(const Inputs& inputs) {
-  return problem_of(inputs.q.dtype(), static_cast<int>(inputs.q.shape()[3]), static_cast<int>(inputs.v.shape()[3]),
-                    inputs.options_on_host(), inputs.k.dtype());
+  Problem problem = problem_of(inputs.q.dtype(), static_cast<int>(inputs.q.shape()[3]),
+                               static_cast<int>(inputs.v.shape()[3]), inputs.options_on_host(), inputs.k.dtype());
+  problem.values_transposed = inputs.values_transposed;
+  return problem;
 }
 
 // As that of rows without keys.
@@ -45,7 +48,9 @@ struct CallOnDevice {
       : device(ordinal),
         q(inputs.q.to_device(nullptr, ordinal)),
         k(inputs.k.to_device(nullptr, ordinal)),
-        v(inputs.v.to_device(nullptr, ordinal)),
+        memory_of_v((inputs.values_transposed ? with_keys_along_rows(inputs.v) : inputs.v).to_device(nullptr, ordinal)),
+        v(inputs.values_transposed ? view_with_keys_along_rows(memory_of_v.view(), inputs.v.shape()[1])
+                                   : memory_of_v.view()),
         // Kernels do not write rows that belong to no sequence.
         out(HostTensor(inputs.out_dtype(), inputs.out_shape()).to_device(nullptr, ordinal)),
         lse(empty_lse(inputs.lse_shape()).to_device(nullptr, ordinal)),
@@ -53,7 +58,9 @@ struct CallOnDevice {
             inputs.texts.on_device(with_tensors(inputs.options, inputs.tensors, ordinal, tensors), ordinal, tensors)) {}
 
   int device;
-  DeviceTensor q, k, v, out, lse;
+  DeviceTensor q, k, memory_of_v;
+  Tensor v;
+  DeviceTensor out, lse;
   std::vector<DeviceTensor> tensors;  // of the options
   AttentionOptions options;           // without lse
 };

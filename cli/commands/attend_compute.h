@@ -27,7 +27,8 @@ struct GradientInputs {
 };
 
 struct Inputs {
-  HostTensor q, k, v;  // of packed sequences in a batch of 1
+  HostTensor q, k, v;              // of packed sequences in a batch of 1
+  bool values_transposed = false;  // v is given to kernels so
   std::vector<OptionTensor> tensors;
   Texts texts;
   AttentionOptions options;                 // without these

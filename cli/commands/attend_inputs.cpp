@@ -10,6 +10,7 @@
 #include "cli/io/for_option.h"
 #include "cli/io/npy.h"
 #include "cli/io/progress.h"
+#include "cli/io/transposed_values.h"
 
 namespace flashjit::cli {
 namespace {
@@ -108,7 +109,8 @@ Inputs read_inputs(const AttendOptions& options, DType dtype) {
   };
   Inputs inputs{read_input(options.q, dtype_of(options.e4m3_queries), "--cu-seqlens-q", files.cu_seqlens_q),
                 read_kv(options.k),
-                read_kv(options.v),
+                options.v_transposed ? with_dims_along_rows(read_kv(options.v)) : read_kv(options.v),
+                options.v_transposed,
                 read_tensors(files, dtype),
                 Texts(options.texts),
                 asked,

@@ -138,6 +138,11 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
                              "v is the first columns of k, in the same memory, as MLA's latent caches have it; head "
                              "dims above 256"));
   for (CLI::Option* const other : {options[options.size() - 2], e4m3}) exclude(options.back(), other);
+  options.push_back(add_flag(subcommand, "--values-transposed", features.values_transposed,
+                             "Beside queries of e4m3, v comes transposed: in memory the keys of each dim follow one "
+                             "another"));
+  need(options.back(), queries);
+  for (CLI::Option* const other : {ragged, paged}) exclude(options.back(), other);
   return options;
 }
 
@@ -263,6 +268,8 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
                                [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
   problem.latent = latent;
   for_option("--latent", [&] { validate(problem); });
+  problem.values_transposed = values_transposed;
+  for_option("--values-transposed", [&] { validate(problem); });
   return problem;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "cli/io/transposed_values.h"
 #include "cli/verify/case_pages.h"
 #include "cli/verify/case_scales.h"
 #include "cli/verify/case_tensors.h"
@@ -152,6 +153,7 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
   shape_scores(shape.scores, inputs.q, inputs.k);
   if (problem.k_rotary) move_rotary_apart(inputs, problem);
   if (problem.latent) inputs.v = columns_of(inputs.k, 0, problem.head_dim_v), inputs.latent = true;
+  inputs.values_transposed = problem.values_transposed;
   if (problem.e4m3_queries)
     store_as_e4m3(inputs.q, inputs.k, inputs.v, problem.block_scales, seed, inputs.tensors);
   else if (problem.e4m3)
@@ -170,14 +172,21 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
 
 VerifyCase::VerifyCase(const CaseShape& shape, const CaseInputs& inputs, const Texts& texts, int device,
                        const References& references)
-    : shape_(shape), layout_{shape.heads_first}, latent_(inputs.latent), device_(device) {
+    : shape_(shape),
+      layout_{shape.heads_first},
+      latent_(inputs.latent),
+      values_transposed_(inputs.values_transposed),
+      device_(device) {
   const AttentionOptions on_host = texts.on_host(with_tensors(inputs.options, inputs.tensors));
   exact_ = references.exact(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
   low_ = references.low(inputs.q.view(), inputs.k.view(), inputs.v.view(), on_host);
   q_ = layout_.in_memory(inputs.q).to_device(nullptr, device);
   head_dim_ = inputs.k.shape()[3], head_dim_v_ = inputs.v.shape()[3];
   k_ = layout_.in_memory(with_whole_rows(inputs.k)).to_device(nullptr, device);
-  if (!latent_) v_ = layout_.in_memory(with_whole_rows(inputs.v)).to_device(nullptr, device);
+  if (values_transposed_)
+    v_ = with_keys_along_rows(inputs.v).to_device(nullptr, device);
+  else if (!latent_)
+    v_ = layout_.in_memory(with_whole_rows(inputs.v)).to_device(nullptr, device);
   options_ = with_tensors(inputs.options, inputs.tensors, device, tensors_);
   options_ = texts.on_device(options_, device, tensors_);
   const Dims out_shape{shape.batch, shape.seqlen_q, shape.heads_q, inputs.v.shape()[3]};
@@ -200,12 +209,16 @@ void VerifyCase::make_block_mask(Engine& engine, const CallShape& shape) {
 
 void VerifyCase::make_block_mask(Engine& engine) { make_block_mask(engine, call_shape(shape_)); }
 
+Tensor VerifyCase::values() const {
+  if (values_transposed_) return view_with_keys_along_rows(v_.view(), shape_.seqlen_kv);
+  return layout_.view(latent_ ? k_ : v_);
+}
+
 CaseOutputs VerifyCase::run(const std::optional<Variant>& variant,
                             const std::function<void(const CaseCall&)>& attention) const {
   const DeviceTensor out_memory = poisoned_out_.to_device(nullptr, device_);
   const DeviceTensor lse_memory = poisoned_lse_.to_device(nullptr, device_);
-  CaseCall call{layout_.view(q_), layout_.view(k_), layout_.view(latent_ ? k_ : v_), layout_.view(out_memory),
-                options_};
+  CaseCall call{layout_.view(q_), layout_.view(k_), values(), layout_.view(out_memory), options_};
   call.k.shape[3] = head_dim_, call.v.shape[3] = head_dim_v_;
   call.options.variant = variant;
   call.options.lse = lse_memory.view();

@@ -56,7 +56,8 @@ struct CaseInputs {
   HostTensor q, k, v;
   AttentionOptions options;  // but for tensors
   std::vector<OptionTensor> tensors;
-  bool latent = false;  // v is in the memory of k
+  bool latent = false;             // v is in the memory of k
+  bool values_transposed = false;  // v comes so
 };
 inline constexpr std::uint64_t kCaseSeed = 2026;  // of all cases that are not random ones
 // Random values with outliers. options: window, chunk and cap of a problem that has one.
@@ -86,6 +87,7 @@ class VerifyCase : public ComparedCase {
   using ComparedCase::problem_with;
 
  private:
+  Tensor values() const;
   void clear_unused(HostTensor& out, HostTensor& lse) const;
 
   CaseShape shape_;
@@ -95,6 +97,7 @@ class VerifyCase : public ComparedCase {
   std::int64_t head_dim_ = 0, head_dim_v_ = 0;
   DeviceTensor q_, k_, v_;             // the latter two with room behind rows that have no multiple of 16 bytes
   bool latent_;                        // there is no v_: it is columns of k_
+  bool values_transposed_;             // in memory a row of v_ has the keys of a dim
   std::vector<DeviceTensor> tensors_;  // of the options and their functions
   HostTensor poisoned_out_, poisoned_lse_;
   HostTensor queries_;  // of a ragged batch, how many each sequence has

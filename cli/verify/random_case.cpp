@@ -160,12 +160,13 @@ void widen_group(Dice& dice, CaseShape& shape) {
 // By dice of its own, so that the rest is the same without it.
 struct Stored {
   bool e4m3 = false, token_scales = false;
-  bool queries = false, fast_sums = false, block_scales = false;  // where the problem may have them
+  // Where the problem may have them.
+  bool queries = false, fast_sums = false, block_scales = false, values_transposed = false;
 };
 Stored random_stored(std::uint64_t seed) {
   Dice dice(seed ^ 0xe4e3);
   const bool e4m3 = dice.one_in(3), token_scales = e4m3 && dice.one_in(3);
-  return {e4m3, token_scales, e4m3 && !token_scales && !dice.one_in(3), dice.one_in(2), dice.one_in(2)};
+  return {e4m3, token_scales, e4m3 && !token_scales && !dice.one_in(3), dice.one_in(2), dice.one_in(2), dice.one_in(2)};
 }
 // Of the next head dims that such products have.
 void store_queries(Problem& problem, const Stored& stored) {
@@ -173,6 +174,7 @@ void store_queries(Problem& problem, const Stored& stored) {
   problem.e4m3_queries = true;
   problem.block_scales = stored.block_scales && !problem.ragged;
   problem.fast_sums = stored.fast_sums && !problem.block_scales;
+  problem.values_transposed = stored.values_transposed && !problem.ragged;
 }
 void store(Problem& problem, const Stored& stored, const RandomScope& scope) {
   if (stored.queries && scope.e4m3_products && !problem.dropout && !problem.dropout_mask)

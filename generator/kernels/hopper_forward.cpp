@@ -87,6 +87,12 @@ int producer_threads(const Problem& problem, const HopperVariant& variant) {
   return variant.warp_specialized ? kWarpgroupThreads : 0;
 }
 
+// Of values that come transposed, whose rows have the keys of a block: as wide a panel as divides it.
+int keys_of_panel(const HopperVariant& variant) {
+  constexpr int kMost = 128;
+  return std::min(variant.block_kv & -variant.block_kv, kMost);
+}
+
 // Of products that stand apart, so many columns at a time: halves of the output, and of a wide one, whose registers are
 // scarce, less.
 int columns_apart(const Problem& problem) {
@@ -590,7 +596,8 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                                      .registers = "p",
                                      .dtype = dtype,
                                      .keys = variant.block_kv,
-                                     .scores = drops ? "" : "s"});
+                                     .scores = drops ? "" : "s",
+                                     .in_order_of_keys = problem.values_transposed});
   return text + render(OutputMatrix{.type = kOutputType,
                                     .registers = "o",
                                     .dtype = dtype,
@@ -674,8 +681,9 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const Panels panels_k = kv_panels_of(problem, problem.head_dim), panels_v = kv_panels_of(problem, problem.head_dim_v);
   const int q_tiles = round_up(variant.q_stages * variant.block_q * panels.row_bytes(), kSwizzleBytes);
   const int transposed = problem.e4m3_queries ? variant.stages * variant.block_kv * problem.head_dim_v : 0;
-  const int rings = variant.stages * variant.block_kv * (panels_k.row_bytes() + panels_v.row_bytes()) +
-                    round_up(transposed, kSwizzleBytes);
+  const bool turns = problem.e4m3_queries && !problem.values_transposed;
+  const int loaded = panels_k.row_bytes() + (problem.values_transposed ? 0 : panels_v.row_bytes());
+  const int rings = variant.stages * variant.block_kv * loaded + round_up(transposed, kSwizzleBytes);
   const int probabilities =
       variant.probabilities == ProbabilitySource::shared ? variant.block_q * variant.block_kv * kElementBytes : 0;
   const int fetched_row = variant.block_kv * kElementBytes + kChunkBytes;  // no two in the same banks
@@ -683,7 +691,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   Plan plan{};
   plan.threads = kWarpgroupThreads * warpgroups(variant) + producer_threads(problem, variant);
   plan.smem_bytes = q_tiles + std::max(rings, parts_bytes(problem, variant)) + output_bytes(problem, variant) +
-                    probabilities + fetched + kBarrierBytes + (transposed > 0 ? kTransposedBarrierBytes : 0) +
+                    probabilities + fetched + kBarrierBytes + (turns ? kTransposedBarrierBytes : 0) +
                     (problem.block_mask ? kNoteBytes : 0) + (problem.ragged ? kPlaceBytes : 0) +
                     (variant.split_kv ? kSplitBytes : 0);
   plan.registers = estimate_registers(problem, variant);
@@ -691,7 +699,8 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
       problem, sizeof(HopperArguments) + (variant.split_kv ? sizeof(SplitArguments) : 0), alignof(HopperArguments));
   const int of_word = kv_elements_of_word(problem);
   plan.box_columns = {panels.columns * q_elements_of_word(problem), panels_k.columns * of_word,
-                      panels_v.columns * of_word, panels_of(problem.head_dim_v).columns};
+                      problem.values_transposed ? keys_of_panel(variant) : panels_v.columns * of_word,
+                      panels_of(problem.head_dim_v).columns};
   return plan;
 }
 

@@ -88,7 +88,8 @@ Plan make_usual_plan(const Problem& problem, const MmaVariant& variant) {
   const int columns = columns_of(problem, problem.head_dim), columns_v = columns_of(problem, problem.head_dim_v);
   const int q_tile = variant.block_q * columns * kElementBytes;
   const int k_ring = variant.k_stages * variant.block_kv * columns * kElementBytes;
-  const int v_ring = variant.v_stages * variant.block_kv * columns_v * kElementBytes;
+  const int v_row = problem.values_transposed ? problem.head_dim_v : columns_v * kElementBytes;  // of a key
+  const int v_ring = variant.v_stages * variant.block_kv * v_row;
   const int output = variant.block_q * padded(problem.head_dim_v) * kElementBytes;
   const int q_beside_rings = variant.query == QuerySource::shared ? q_tile : 0;
   Plan plan{};

@@ -190,6 +190,8 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 //   k  [batch, seqlen_kv, num_heads_kv, head_dim]      the dtype of q, or e4m3; beside k_rotary head_dim_v columns
 //   v  [batch, seqlen_kv, num_heads_kv, head_dim_v]    the dtype of k
 //   -> [batch, seqlen_q,  num_heads_q,  head_dim_v]    the dtype of q, of e4m3 opts.out_dtype; packed, on opts.stream
+// v of e4m3 beside q of e4m3 may come transposed, where all sequences have one length: its keys contiguous, and the
+// strides of its other dimensions, that of head_dim among them, multiples of 16 elements.
 // head_dim and head_dim_v are multiples of 8 from 8 to kLargestHeadDim and kLargestHeadDimV, beside e4m3 without
 // k_rotary to 256 (docs/kernels/large_heads.md). num_heads_kv divides num_heads_q (query head h reads key/value head
 // h / (num_heads_q / num_heads_kv)). Lengths may be 0; a row that sees no key gives 0. The last

@@ -43,6 +43,9 @@ struct Problem {
   // v is the first columns of k, in the same memory, as MLA's latent caches have it. Calls are found out to be so; of
   // head_dim above 256, and head_dim_v of whole 128s.
   bool latent = false;
+  // v is given transposed, the keys of each dim one after the other, as calls are found out to be by the strides of v;
+  // only beside e4m3_queries, and not ragged.
+  bool values_transposed = false;
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -61,7 +64,7 @@ struct Problem {
            a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged &&
            a.paged == b.paged && a.e4m3 == b.e4m3 && a.token_scales == b.token_scales &&
            a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums && a.block_scales == b.block_scales &&
-           a.k_rotary == b.k_rotary && a.latent == b.latent;
+           a.k_rotary == b.k_rotary && a.latent == b.latent && a.values_transposed == b.values_transposed;
   }
 };
 

@@ -156,7 +156,7 @@ def quantize(engine: Engine | None, x: _Tensor, out: _Tensor, scale: _Tensor, te
              rotary_interleaved: bool, stream: int) -> None: ...
 # dtype and bias: (code, bits) in DLPack's terms, (0, 0) for no bias. flags: (causal, window, chunk, softcap, alibi,
 # sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales,
-# e4m3_queries, fast_sums, block_scales, k_rotary, latent)
+# e4m3_queries, fast_sums, block_scales, k_rotary, latent, values_transposed)
 def prepare(engine: Engine | None, dtype: tuple[int, int], head_dim: int, head_dim_v: int, flags: tuple[bool, ...],
             bias: tuple[int, int], score: _Function | None, mask: _Function | None, kinds: tuple[bool, ...] | None,
             device: int) -> None: ...

@@ -78,7 +78,7 @@ def flash_attn_func(
 
     q is (batch, seqlen_q, heads_q, head_dim), k and v are (batch, seqlen_k, heads_k, ...), of float16 or bfloat16, or of
     float8_e4m3fn, without gradients: then q_descale, k_descale and v_descale, (batch, heads_k), are what they are
-    multiplied by, and the result is of bfloat16. Returns (batch, seqlen_q, heads_q, head_dim_v), with return_attn_probs
+    multiplied by, the result is of bfloat16, and v may come transposed, its keys contiguous. Returns (batch, seqlen_q, heads_q, head_dim_v), with return_attn_probs
     also the log-sum-exp of each row's scores, float32 (batch, heads_q, seqlen_q). With causal, or a window_size (left,
     right), query i stands at key i + seqlen_k - seqlen_q; a row that sees no key is 0. deterministic is of the
     gradients. s_aux, (heads_q), is of any floating dtype.
@@ -493,14 +493,23 @@ def _scale(name: str, descale: Optional[Tensor], k: Tensor, cache: "Container[st
 
 
 def _tensors(may_lack: bool = False, **tensors: Any) -> "list[Any]":
-    """Each with a contiguous last dimension, which costs a copy where it had none."""
+    """Each with a contiguous last dimension, which costs a copy where it had none; but v as it is where kernels take it
+    transposed."""
     rows = []
     for name, tensor in tensors.items():
         if not (may_lack and tensor is None):
             _require_tensor(name, tensor, "a torch.Tensor or None" if may_lack else "a torch.Tensor")
         is_row = tensor is None or tensor.dim() == 0 or tensor.stride(-1) == 1 or tensor.shape[-1] <= 1
-        rows.append(tensor if is_row else tensor.contiguous())
+        stays = is_row or (name == "v" and _may_stay_transposed(tensors["q"], tensor))
+        rows.append(tensor if stays else tensor.contiguous())
     return rows
+
+
+def _may_stay_transposed(q: Tensor, v: Tensor) -> bool:
+    """Whether the keys of each dim follow one another, of sequences of one length."""
+    if not q.dtype == v.dtype == torch.float8_e4m3fn or v.dim() != 4 or v.stride(1) != 1:
+        return False
+    return all(v.stride(dim) % 16 == 0 for dim in (0, 2, 3)) and v.data_ptr() % 16 == 0
 
 
 def _pair(window_size: Any) -> "tuple[int, int]":

@@ -248,6 +248,7 @@ Problem to_problem(const flashjit_problem* given) {
                   .block_scales = to_bool("block_scales", c.block_scales),
                   .k_rotary = to_bool("k_rotary", c.k_rotary),
                   .latent = to_bool("latent", c.latent),
+                  .values_transposed = to_bool("values_transposed", c.values_transposed),
                   .bias = bias_function(c.bias),
                   .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                   .documents = flagged_function(FunctionKind::documents, c.documents),

@@ -63,7 +63,8 @@ generator::ForwardSizes make_sizes(const ForwardCall& call, const Tiling& tiling
 
 generator::RowStrides row_strides(const Tensor& tensor) {
   const auto element = static_cast<std::int64_t>(size_of(tensor.dtype));
-  return {byte_stride(tensor, 0, element), byte_stride(tensor, 1, element), byte_stride(tensor, 2, element)};
+  return {byte_stride(tensor, batch_dim, element), byte_stride(tensor, row_dim(tensor), element),
+          byte_stride(tensor, heads_dim, element)};
 }
 
 generator::RowStrides lse_strides(const Tensor& lse) {

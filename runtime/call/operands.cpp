@@ -13,12 +13,12 @@ bool has_elements(const Tensor& tensor) noexcept {
 }
 
 void check_strides(const char* name, const Tensor& tensor, const Rules& rules) {
-  const int last = rules.rank - 1;
-  if (rules.packed_rows && tensor.shape[last] > 1 && tensor.strides[last] != 1) {
-    reject("{}: the last dimension must be contiguous (stride 1), its stride was {}", name, tensor.strides[last]);
+  const int contiguous = rules.contiguous < 0 ? rules.rank - 1 : rules.contiguous;
+  if (rules.packed_rows && tensor.shape[contiguous] > 1 && tensor.strides[contiguous] != 1) {
+    reject("{}: the last dimension must be contiguous (stride 1), its stride was {}", name, tensor.strides[contiguous]);
   }
-  for (int i = 0; i < rules.rank - (rules.packed_rows ? 1 : 0); ++i) {
-    if (tensor.shape[i] <= 1) continue;
+  for (int i = 0; i < rules.rank; ++i) {
+    if (tensor.shape[i] <= 1 || (rules.packed_rows && i == contiguous)) continue;
     if (tensor.strides[i] < 0) {
       reject("{}: the stride of {} must not be negative, was {}", name, rules.dim_names[i], tensor.strides[i]);
     }
@@ -95,6 +95,12 @@ Rules rows_rules(const Tensor& tensor) {
   return {kDimNames, kRank, step, kAlignment};
 }
 
+Rules columns_rules(const Tensor& tensor) {
+  Rules rules = rows_rules(tensor);
+  rules.contiguous = seqlen_dim;
+  return rules;
+}
+
 Rules captured_rules(const Tensor& tensor, bool packed_rows) {
   return {kCapturedDimNames, tensor.shape.size(), 1, size_of(tensor.dtype), packed_rows};
 }
@@ -112,6 +118,8 @@ Rules rules_of(Operand::Role role, const Tensor& tensor) {
       return kLseRules;
     case Operand::Role::of_heads:
       return tensor.shape.size() == kOfAllBatchesRules.rank ? kOfAllBatchesRules : kOfHeadsRules;
+    case Operand::Role::columns:
+      return columns_rules(tensor);
     case Operand::Role::rows:
       break;
   }

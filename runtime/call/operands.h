@@ -21,10 +21,10 @@ struct MemoryRange {
 
 // A tensor of a call. Without initialisers, so that a call pays for the operands that it has.
 struct Operand {
-  // [batch, seqlen, heads, head_dim], [batch, heads, seqlen] of f32, [batch, heads] or [heads] of f32, [batch] of i32,
-  // [positions, rotary_dim / 2], or what a function captures: a user's, or one of the library's whose last dimension is
-  // contiguous.
-  enum class Role { rows, lse, of_heads, of_batch, rotary, captured, captured_packed };
+  // [batch, seqlen, heads, head_dim], the same with a row for each column, [batch, heads, seqlen] of f32, [batch,
+  // heads] or [heads] of f32, [batch] of i32, [positions, rotary_dim / 2], or what a function captures: a user's, or
+  // one of the library's whose last dimension is contiguous.
+  enum class Role { rows, columns, lse, of_heads, of_batch, rotary, captured, captured_packed };
 
   const char* name;
   const Tensor* tensor;
@@ -53,7 +53,8 @@ struct Rules {
   int rank;
   int stride_step;           // a power of two
   std::uintptr_t alignment;  // likewise
-  bool packed_rows = true;   // the last dimension is contiguous
+  bool packed_rows = true;   // the last dimension is contiguous, or this one:
+  int contiguous = -1;
 };
 inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;  // kernels add block sizes to lengths in 32 bits
 inline constexpr int kStrideStep = 8;  // elements, of 16 bits: rows are copied in pieces of 16 bytes
@@ -71,7 +72,8 @@ inline constexpr const char* kRotaryDimNames[] = {"positions", "rotary_dim / 2"}
 inline constexpr Rules kRotaryRules{kRotaryDimNames, 2, kStrideStep, kAlignment};
 inline constexpr const char* kPageTableDimNames[] = {"batch", "entries"};
 inline constexpr Rules kPageTableRules{kPageTableDimNames, 2, 1, sizeof(std::int32_t)};
-Rules rows_rules(const Tensor& tensor);  // kRowsRules, in steps of its elements
+Rules rows_rules(const Tensor& tensor);     // kRowsRules, in steps of its elements
+Rules columns_rules(const Tensor& tensor);  // the same of what comes transposed
 Rules captured_rules(const Tensor& tensor, bool packed_rows);
 Rules rules_of(Operand::Role role, const Tensor& tensor);
 

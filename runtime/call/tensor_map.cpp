@@ -23,6 +23,11 @@ bool stride_fits(const Tensor& tensor, int dim, std::int64_t max_stride) {
   return tensor.shape[dim] == 1 || (elements > 0 && elements < max_stride);
 }
 
+// To the copy engine.
+bool is_described(const Operand& operand) {
+  return operand.role == Operand::Role::rows || operand.role == Operand::Role::columns;
+}
+
 // What one copy brings of a page has to begin where the swizzle of shared memory does.
 bool has_boxes(const ForwardCall& call) noexcept {
   return !call.problem.paged || call.k->shape[seqlen_dim] % kSwizzledRows == 0;
@@ -43,23 +48,27 @@ TensorMapBoxes tensor_map_boxes(const ForwardCall& call, const HopperVariant& va
   const int share = variant.block_kv / variant.cluster;
   const auto of_page = [&](int most) { return call.problem.paged ? std::min(page_box_rows(*call.k), most) : most; };
   const int kv_rows = call.problem.paged ? of_page(share & -share) : share;
+  const int rows_of_values = call.problem.values_transposed ? call.problem.head_dim_v
+                             : plan.box_keys_of_values == 0 ? kv_rows
+                                                            : of_page(plan.box_keys_of_values);
   return {.q = rows(plan.box_columns.q, variant.block_q),
           .k = {.columns = plan.box_columns.k, .heads = 1, .rows = kv_rows},
-          .v = {.columns = plan.box_columns.v,
-                .heads = 1,
-                .rows = plan.box_keys_of_values == 0 ? kv_rows : of_page(plan.box_keys_of_values)},
+          .v = {.columns = plan.box_columns.v, .heads = 1, .rows = rows_of_values},
           .out = rows(plan.box_columns.out, kStoreRows)};
 }
 
 TensorMapShape tensor_map_shape(const Tensor& tensor) noexcept {
   const auto size = [&](int dim) { return static_cast<std::uint64_t>(tensor.shape[dim]); };
   const std::uint64_t element = size_of(tensor.dtype);
+  const Dim columns = contiguous_dim(tensor), rows = row_dim(tensor);
   // The view's stride of a dimension of size 1 may be anything, the map's may not.
-  const std::uint64_t row = (size(3) * element + kStrideBytes - 1) / kStrideBytes * kStrideBytes;
+  const std::uint64_t row = (size(columns) * element + kStrideBytes - 1) / kStrideBytes * kStrideBytes;
   const auto stride = [&](int dim) {
     return tensor.shape[dim] > 1 ? static_cast<std::uint64_t>(tensor.strides[dim]) * element : row;
   };
-  return {kRank, {size(3), size(2), size(1), size(0)}, {stride(2), stride(1), stride(0)}};
+  return {kRank,
+          {size(columns), size(heads_dim), size(rows), size(batch_dim)},
+          {stride(heads_dim), stride(rows), stride(batch_dim)}};
 }
 
 TensorMapShape ended_tensor_map_shape(const Tensor& tensor) noexcept {
@@ -83,7 +92,7 @@ void require_tensor_map(const char* name, const Tensor& tensor) {
   for (int dim = 0; dim < kRank; ++dim)
     if (tensor.shape[dim] == 0) refuse(fmt::format("{} must be at least 1, was 0,", kDimNames[dim]));
   const std::int64_t max_stride = max_stride_of(tensor);
-  for (int dim = 0; dim < kRank - 1; ++dim)
+  for (const Dim dim : {batch_dim, row_dim(tensor), heads_dim})
     if (!stride_fits(tensor, dim, max_stride))
       refuse(fmt::format("the stride of {} must be from 1 to {} elements, was {},", kDimNames[dim], max_stride - 1,
                          tensor.strides[dim]));
@@ -93,12 +102,13 @@ bool has_tensor_map(const Tensor& tensor) noexcept {
   for (int dim = 0; dim < kRank; ++dim)
     if (tensor.shape[dim] == 0) return false;
   const std::int64_t max_stride = max_stride_of(tensor);
-  return stride_fits(tensor, 0, max_stride) && stride_fits(tensor, 1, max_stride) && stride_fits(tensor, 2, max_stride);
+  return stride_fits(tensor, batch_dim, max_stride) && stride_fits(tensor, row_dim(tensor), max_stride) &&
+         stride_fits(tensor, heads_dim, max_stride);
 }
 
 bool has_tensor_maps(const ForwardCall& call) noexcept {
   return has_boxes(call) && std::all_of(call.operands.begin(), call.operands.end(), [](const Operand& operand) {
-           return operand.role != Operand::Role::rows || has_tensor_map(*operand.tensor);
+           return !is_described(operand) || has_tensor_map(*operand.tensor);
          });
 }
 
@@ -107,7 +117,7 @@ void require_tensor_maps(const ForwardCall& call) {
     reject("k: page_size must be a multiple of {} for a variant of the hopper family, was {}", kSwizzledRows,
            call.k->shape[seqlen_dim]);
   for (const Operand& operand : call.operands)
-    if (operand.role == Operand::Role::rows) require_tensor_map(operand.name, *operand.tensor);
+    if (is_described(operand)) require_tensor_map(operand.name, *operand.tensor);
 }
 
 }  // namespace flashjit::runtime

@@ -27,6 +27,7 @@ TensorMapBoxes tensor_map_boxes(const ForwardCall& call, const HopperVariant& va
                                 int packed_heads_log2);
 
 // A [batch, seqlen, heads, head_dim] tensor in the terms of a tensor map: innermost dimension first, strides in bytes.
+// Of one that comes transposed the innermost is seqlen, and head_dim in its place.
 struct TensorMapShape {
   int rank;
   std::uint64_t sizes[5];    // head_dim, heads, seqlen, batch

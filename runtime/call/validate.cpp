@@ -78,6 +78,17 @@ void check_k_rotary(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
     reject("q: head_dim must be above {} beside k_rotary, was {}", generator::kMostUsualHeadDim, columns + rotary);
 }
 
+// Whether v comes transposed, where that may be.
+bool has_transposed_values(const Tensor& q, const Tensor& v, bool ragged) {
+  if (q.dtype != DType::e4m3 || !comes_transposed(v)) return false;
+  if (ragged)
+    reject(
+        "v: the last dimension must be contiguous (stride 1) for a batch whose sequences are not equally long, its "
+        "stride was {}",
+        v.strides[head_dim_dim]);
+  return true;
+}
+
 void check_heads(const ForwardCall& call) {
   if (call.num_heads_q == 0) return;
   if (call.num_heads_kv == 0 || call.num_heads_q % call.num_heads_kv != 0) {
@@ -426,6 +437,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   call.masks = masks_of(opts);
   call.problem = problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]),
                             opts, call.masks, k.dtype);
+  call.problem.values_transposed = has_transposed_values(q, v, is_ragged(opts));
   call.problem.latent = generator::may_be_latent(call.problem) && is_first_columns(v, k);
   call.q = &q;
   call.k = &k;
@@ -440,7 +452,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   check_tiles(call);
   add_input(call, "q", q);
   add_input(call, "k", k);
-  add_input(call, "v", v);
+  add_input(call, "v", v, call.problem.values_transposed ? Operand::Role::columns : Operand::Role::rows);
   if (opts.k_rotary) add_input(call, "k_rotary", *(call.k_rotary = &*opts.k_rotary));
   add_ragged(call, opts);
   add_scales(call, opts);

@@ -135,6 +135,8 @@ struct HopperLoader {
   __device__ __forceinline__ void request_value(const Tile& tile, int block) {
     if constexpr (Keys::kPaged) {
       if (takes_turn()) load_pages<typename Shape::VTile>(values, args.v, tile, block);
+    } else if constexpr (Shape::kComeTransposed) {
+      if (leads()) load_dims(tile, block);
     } else if (leads()) {
       load<typename Shape::VTile>(values, args.v, tile, block, [] {});
     }
@@ -218,6 +220,18 @@ struct HopperLoader {
       else
         ptx::tma_load_multicast(dst, map, at, ring.full(), (1 << Config::kCluster) - 1, kKeysPolicy);
     }
+  }
+  // A tile of values that come transposed: of all dims the keys of a panel. Those that there are not are zeros.
+  __device__ __forceinline__ void load_dims(const Tile& tile, int block) const {
+    using VTile = typename Shape::VTile;
+    values.wait_empty();
+    ptx::mbarrier_arrive_expect_tx(values.full(), VTile::kBytes);
+#pragma unroll
+    for (int panel = 0; panel < VTile::kPanels; ++panel)
+      ptx::tma_load(
+          values.slot() + panel * VTile::kPanelBytes, args.v,
+          HopperTiles<Config>::dims_origin(tile, block * Config::kBlockKv + panel * columns_of_panel<VTile>()),
+          values.full(), kKeysPolicy);
   }
   __device__ __forceinline__ static bool leads() { return LoadingFeeder<Config>::leads(); }
 };

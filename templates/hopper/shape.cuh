@@ -32,25 +32,30 @@ struct HopperShape {
   using QTile = PanelTile<Config::kBlockQ, ceil_div(Config::kHeadDim, Config::Products::kElementsOfWord)>;
   static constexpr int kElementsOfWord = Config::Stored::kElementsOfWord;  // of K and V
   using KTile = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDim, kElementsOfWord)>;
-  using VTile = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDimV, kElementsOfWord)>;
   using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
   using OutputTile = PanelTile<kWarpgroupRows, Config::kHeadDimV>;
   static constexpr int kOutputColumns = Config::kHeadDimV;  // of a warpgroup
 
-  // The values that products take: those that were loaded, or with columns of the output as rows and keys along them.
-  static constexpr bool kTransposes = Config::Products::kTransposesValues;
+  // The values that are loaded, and those that products take: with rows for keys, or with columns of the output as rows
+  // and keys along them. Where the former have rows for keys and the latter have not, warps of the producer's turn
+  // them.
+  static constexpr bool kComeTransposed = Config::Values::kTransposed;
+  static constexpr bool kKeysAlongRows = Config::Products::kTransposesValues;
+  static constexpr bool kTransposes = kKeysAlongRows && !kComeTransposed;
   static constexpr int kWordsOfKeys = Config::kBlockKv / kElementsOfWord;
-  using TransposedTile = PanelTile<Config::kHeadDimV, kWordsOfKeys, power_of_two_in(kWordsOfKeys, 64)>;
-  using ValueTile = typename Choose<kTransposes, TransposedTile, VTile>::type;
+  using RowsOfKeys = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDimV, kElementsOfWord)>;
+  using RowsOfDims = PanelTile<Config::kHeadDimV, kWordsOfKeys, power_of_two_in(kWordsOfKeys, 64)>;
+  using VTile = typename Choose<kComeTransposed, RowsOfDims, RowsOfKeys>::type;
+  using ValueTile = typename Choose<kKeysAlongRows, RowsOfDims, RowsOfKeys>::type;
   static constexpr int kTransposers = kTransposes ? 2 : 0;  // warps of the producer's
   static constexpr int kFirstTransposer = 2;
 
   // When a warpgroup waits for P V of the block before: before the exponentials, with a lazy maximum so that the values
   // are free early, and with dropout because these write where P V reads; or after them, so that they overlap, which
-  // three warpgroups gain by where values are transposed, unless registers are short.
+  // three warpgroups gain by where products are of 8 bits, unless registers are short.
   // Measured: docs/kernels/hopper_forward.md, docs/kernels/fp8.md.
   static constexpr bool kOverlapsTransposed =
-      kTransposes && !Config::Products::kSumsApart && kWarpgroups == 3 && !Config::kFusedBoundary;
+      kKeysAlongRows && !Config::Products::kSumsApart && kWarpgroups == 3 && !Config::kFusedBoundary;
   static constexpr bool kOutputEarly =
       Config::Dropouts::kAny ||
       (Config::kRescale == Rescale::lazy && !kOverlapsTransposed && (kWarpgroups > 2 || Config::kHeadDimV > 128));
@@ -101,8 +106,8 @@ struct HopperShape {
   static constexpr int kKeys = round_up(Config::kQStages * QTile::kBytes, kSwizzleBytes);
   static constexpr int kValues = kKeys + Config::kStages * KTile::kBytes;
   static constexpr int kParts = kKeys;
-  static constexpr int kTransposed = kValues + Config::kStages * VTile::kBytes;
-  static constexpr int kTransposedBytes = kTransposes ? Config::kStages * ValueTile::kBytes : 0;
+  static constexpr int kTransposed = kValues + (kComeTransposed ? 0 : Config::kStages * VTile::kBytes);
+  static constexpr int kTransposedBytes = kKeysAlongRows ? Config::kStages * ValueTile::kBytes : 0;
   static constexpr int kRingsEnd = kTransposed + round_up(kTransposedBytes, kSwizzleBytes);
   static constexpr int kOutput = kRingsEnd > kParts + kPartsBytes ? kRingsEnd : kParts + kPartsBytes;
   static constexpr int kProbabilities = kOutput + (kHasOutputSlot ? kConsumerWarps * kWarpOutputBytes : 0);

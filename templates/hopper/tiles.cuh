@@ -179,6 +179,10 @@ struct HopperTiles {
       return ptx::BoxOrigin{column, tile.kv_head, first_key, tile.batch};
     }
   }
+  // In v where that comes transposed: of all dims, a key's.
+  __device__ __forceinline__ static ptx::BoxOrigin dims_origin(const Tile& tile, int first_key) {
+    return {first_key, tile.kv_head, 0, tile.batch};
+  }
   // Where a key that there is lies.
   __device__ __forceinline__ KeyPlace place_of_key(const Tile& tile, int key) const {
     if constexpr (Keys::kPaged) {

@@ -21,7 +21,7 @@ struct WarpgroupAttention {
   // By wgmma's depth, which is 32 bytes.
   static constexpr int kQSteps = ceil_div(QTile::kColumns, 16);
   static constexpr int kPSteps = Config::kBlockKv / (16 * Config::Products::kElementsOfWord);
-  static constexpr bool kKeysAlongRows = Config::Products::kTransposesValues;
+  static constexpr bool kKeysAlongRows = Shape::kKeysAlongRows;
   static constexpr int kColumnsOfLane = Config::kBlockKv / 4;  // of a row
   using Softmax = DeferredSoftmax<Scores, Config::kRescale,
                                   typename Config::Products::template Probabilities<Config::kRescale, kColumnsOfLane>>;

@@ -57,6 +57,7 @@ class ForwardMma : public MmaForwardTile<Config> {
   using typename Base::Sequences;
   using typename Base::Tile;
 
+  static constexpr bool kComeTransposed = Config::Values::kTransposed;
   static constexpr bool kSerial = Config::kPipeline == Pipeline::serial;
   static constexpr bool kRotate = Config::kPipeline == Pipeline::rotate;
   // How many blocks ahead of the one at hand K and V are requested. A ring of one tile is refilled within the step,
@@ -219,7 +220,10 @@ class ForwardMma : public MmaForwardTile<Config> {
     if constexpr (Dropouts::kAny) flips = Dropouts(launch).flips();
     float factor = 1.0f;
     if constexpr (kScalesBlocks) factor = Scales::of_value(launch, find_tile(), first_key(i));
-    self.template accumulate_output<kKeys>(s, shift, v_slot(i) + piece * VTile::kRowBytes, kept, flips, {}, factor);
+    // Keys are rows of a tile of values, or where these came transposed, its columns.
+    const int first_row = kComeTransposed ? 0 : piece, first_step = kComeTransposed ? piece / Warp::kKeysOfStep : 0;
+    self.template accumulate_output<kKeys>(s, shift, v_slot(i) + first_row * VTile::kRowBytes, kept, flips, {}, factor,
+                                           first_step);
   }
 
   // Asked for each time: the loop has no register to keep the answer in.
@@ -252,7 +256,7 @@ class ForwardMma : public MmaForwardTile<Config> {
     for (int stage = 0; stage < Config::kKStages; ++stage)
       KTile::template clear_padding<Shape::kColumns, Shape::kThreads>(k_slot(stage), thread);
 #pragma unroll
-    for (int stage = 0; stage < Config::kVStages; ++stage)
+    for (int stage = 0; stage < (kComeTransposed ? 0 : Config::kVStages); ++stage)
       VTile::template clear_padding<Shape::kColumnsV, Shape::kThreads>(v_slot(stage), thread);
   }
 
@@ -295,6 +299,10 @@ class ForwardMma : public MmaForwardTile<Config> {
     if (i < blocks.count()) {
       if constexpr (Keys::kPaged) {
         request_pages<VTile, Shape::kColumnsV>(v_slot(i), next_value, args.v_strides, i);
+      } else if constexpr (kComeTransposed) {
+        VTile::template request_begins<Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
+                                                                  sequence().keys - first_key(i), thread);
+        next_value -= Config::kBlockKv;
       } else {
         VTile::template request<Shape::kColumnsV, Shape::kThreads, kChecked>(v_slot(i), next_value, args.v_strides.row,
                                                                              sequence().keys - first_key(i), thread);
@@ -343,8 +351,12 @@ class ForwardMma : public MmaForwardTile<Config> {
     const char* v = args.v + batch * args.v_strides.batch + kv_head * args.v_strides.head + row * args.v_strides.row;
     next_key = KTile::template source<Shape::kColumns, Shape::kThreads>(k + first_key(0) * args.k_strides.row,
                                                                         args.k_strides.row, thread);
-    next_value = VTile::template source<Shape::kColumnsV, Shape::kThreads>(v + first_key(0) * args.v_strides.row,
-                                                                           args.v_strides.row, thread);
+    if constexpr (kComeTransposed)
+      next_value = VTile::template source<VTile::kChunks * kChunkElements, Shape::kThreads>(v + first_key(0),
+                                                                                            args.v_strides.row, thread);
+    else
+      next_value = VTile::template source<Shape::kColumnsV, Shape::kThreads>(v + first_key(0) * args.v_strides.row,
+                                                                             args.v_strides.row, thread);
   }
 
   const char* next_key;  // this thread's part of the K and V tiles that are requested next; of pages, the first one's

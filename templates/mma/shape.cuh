@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attention/products.cuh"
+#include "attention/values.cuh"
 #include "tile/shared_tile.cuh"
 #include "types.cuh"
 
@@ -28,7 +29,9 @@ struct ForwardShape {
 
   using QTile = SharedTile<Config::kBlockQ, kPaddedColumns, Config::kSwizzle>;
   using KTile = SharedTile<Config::kBlockKv, kPaddedColumns, Config::kSwizzle>;
-  using VTile = SharedTile<Config::kBlockKv, kPaddedColumnsV, Config::kSwizzle>;
+  using RowsOfKeys = SharedTile<Config::kBlockKv, kPaddedColumnsV, Config::kSwizzle>;
+  using RowsOfDims = SharedTile<kPaddedHeadDimV, Config::kBlockKv / kElementsOfWord, Config::kSwizzle>;
+  using VTile = typename Choose<Config::Values::kTransposed, RowsOfDims, RowsOfKeys>::type;
   using OTile = SharedTile<kWarpRows, kPaddedHeadDimV, Config::kSwizzle>;  // one warp's
 
   static constexpr int kKRing = Config::kQueryInRegisters ? 0 : QTile::kBytes;

@@ -75,11 +75,11 @@ struct WarpAttention {
   // O += exp(S - max) V, with what raise_maximum() made of S. The exponentials of a step are computed between the
   // products of the one before. kept(m, h, column): what of a row stays of the lane's columns among kKeptKeys from
   // there, once XORed with flips. scales: what V is stored with, see attention/stored.cuh. factor: of products, where
-  // they have scales of blocks.
+  // they have scales of blocks. first_step: of those that values hold, the one with the first of these keys.
   template <int kKeys, class Kept, class Scales = StoredAs<>::Scales<Config>>
   __device__ __forceinline__ void accumulate_output(const Scores<kKeys>& s, const Shift& shift, SmemAddress values,
                                                     Kept kept, uint32 flips, const Scales& scales = {},
-                                                    float factor = 1.0f) {
+                                                    float factor = 1.0f, int first_step = 0) {
     constexpr int kKeySteps = kKeys / kKeysOfStep;
     constexpr int kWords = 4 * kM;  // of probabilities per lane and step
     constexpr int kDimSteps = kOutColumns / 2;
@@ -92,6 +92,8 @@ struct WarpAttention {
         if (j % 2 == 0 && r < 2) kept_pairs[m][r] = kept(m, r, 16 * j);
         p[j % 2][m][r] &= kept_pairs[m][r % 2].x[j % 2 * 2 + r / 2] ^ flips;
       }
+      if constexpr (Config::Values::kTransposed)
+        if (r % 2 == 1) typename Config::Values::Order(lane).exchange(p[j % 2][m][r - 1], p[j % 2][m][r]);
     };
 #pragma unroll
     for (int word = 0; word < kWords; ++word) make_word(0, word);
@@ -100,7 +102,7 @@ struct WarpAttention {
 #pragma unroll
       for (int n = 0; n < kDimSteps; ++n) {
         uint32 b[4];
-        Fragments::load_values(b, behind_sums(values, j * kDimSteps + n - kInFlight), lane, j, n);
+        Fragments::load_values(b, behind_sums(values, j * kDimSteps + n - kInFlight), lane, first_step + j, n);
 #pragma unroll
         for (int m = 0; m < kM; ++m) {
           add_product(o.x[m][2 * n], p[j % 2][m], b[0], b[1], factor);

@@ -83,6 +83,13 @@ __device__ __forceinline__ float shfl_from(uint32 lane, float x) {
   return __uint_as_float(shfl_from(lane, __float_as_uint(x)));
 }
 
+// shfl.sync.idx.b32 y, x, lane, 0x1c1f, 0xffffffff;   of the four lanes that this one is among: PTX ISA 6.0, sm_30
+__device__ __forceinline__ uint32 shfl_from_quad(uint32 lane, uint32 x) {
+  uint32 y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1c1f, 0xffffffff;" : "=r"(y) : "r"(x), "r"(lane));
+  return y;
+}
+
 // shfl.sync.idx.b32 y, x, 0, 0x1f, 0xffffffff;   lane 0's value, known to be the same in all: PTX ISA 6.0, sm_30
 __device__ __forceinline__ int shfl_first(int x) {
   int y;

@@ -89,6 +89,28 @@ struct SharedTile {
     });
   }
 
+  // The same of whole rows that all exist, of which kChecked only the first bytes do.
+  template <int kThreads, bool kChecked>
+  static __device__ __forceinline__ void request_begins(SmemAddress tile, const char* source, int64 row_stride,
+                                                        int valid_bytes, int thread) {
+    constexpr int kWidth = band_width(kChunks);
+    for_each_band<kChunks, kThreads>(thread, [&](int row, int chunk, auto step) {
+      constexpr int kStep = decltype(step)::value;
+      static_assert(kStep % 8 == 0, "a thread's rows must share one permutation");
+      const SmemAddress dst = tile + offset(row, chunk);
+      const char* src = source + (row - thread / kWidth) * row_stride + (chunk - thread % kWidth) * kChunkBytes;
+      const int bytes = min(max(valid_bytes - chunk * kChunkBytes, 0), kChunkBytes);
+#pragma unroll
+      for (int i = 0; i < kRows; i += kStep, src += kStep * row_stride) {
+        if (i + kStep > kRows && row + i >= kRows) continue;
+        if constexpr (kChecked)
+          ptx::cp_async_16_zero_fill(dst + i * kRowBytes, src, bytes);
+        else
+          ptx::cp_async_16(dst + i * kRowBytes, src);
+      }
+    });
+  }
+
   // The same where rows lie anywhere: row_at(row) is where that one begins.
   template <int kValidColumns, int kThreads, class RowAt>
   static __device__ __forceinline__ void request_found(SmemAddress tile, RowAt row_at, int valid_rows, int thread) {

@@ -67,13 +67,15 @@ TEST_CASE("every feature of the table is drawn, alone with each other one, and l
       // A prefix stands in place of a causal mask.
       const bool excludes_by_products = [&] {
         const std::set<std::string_view> of_16_bits{"token_scales", "dropout", "dropout_mask"};
-        return row.slot == generator::Slot::products && of_16_bits.count(other.word) != 0;
+        const bool is_of_products = row.slot == generator::Slot::products || row.word == "values_transposed";
+        return is_of_products && of_16_bits.count(other.word) != 0;
       }();
       // Whose order is the order of the table.
       const bool excludes_scales_of_blocks =
           are("block_scales", "ragged") || are("block_scales", "paged") || are("block_scales", "fast_sums");
+      const bool excludes_sequences = are("values_transposed", "ragged") || are("values_transposed", "paged");
       const bool exclude = are("prefix", "causal") || are("ragged", "blocks") || are("paged", "blocks") ||
-                           excludes_by_products || excludes_scales_of_blocks;
+                           excludes_by_products || excludes_scales_of_blocks || excludes_sequences;
       CAPTURE(std::string(other.word));
       CHECK(exclude !=
             any([&](const RandomCase& random) { return row.is_in(random.problem) && other.is_in(random.problem); }));
@@ -285,9 +287,10 @@ TEST_CASE("calls for gradients have what has them, by the same features otherwis
   for (std::uint64_t seed = 0; seed < kManySeeds; ++seed) choices.insert(cli::to_string(cli::random_gradients(seed)));
   for (const auto& row : generator::features()) {
     CAPTURE(std::string(row.word));
-    const bool has_none = std::set<std::string>{"paged",        "e4m3",     "token_scales", "e4m3_queries", "fast_sums",
-                                                "block_scales", "k_rotary", "latent",       "blocks"}
-                              .count(std::string(row.word)) != 0;
+    const bool has_none =
+        std::set<std::string>{"paged",        "e4m3",     "token_scales", "e4m3_queries",      "fast_sums",
+                              "block_scales", "k_rotary", "latent",       "values_transposed", "blocks"}
+            .count(std::string(row.word)) != 0;
     CHECK((words.count(std::string(row.word)) == 0) == has_none);
   }
   CHECK(choices.size() == 7 * 2 * 2 * 2 * 2);

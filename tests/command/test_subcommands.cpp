@@ -684,6 +684,7 @@ TEST_CASE("attend says what is wrong with gradients, and what has none, before a
       {"-o o.npy --v-scale dlse.npy", "--v-scale: must be given only with --e4m3, was dlse.npy"},
       {"-o o.npy --e4m3-queries", "--e4m3-queries requires --e4m3"},
       {"-o o.npy --e4m3 --fast-sums", "--fast-sums requires --e4m3-queries"},
+      {"-o o.npy --e4m3 --v-transposed", "--v-transposed requires --e4m3-queries"},
       {dq + "--grad-variant v1",
        "--grad-variant: variant: 'v1' must be like mma-q64-kv128-w8-r1-s1, which has no 'v1'"},
       {"-o o.npy --grad-variant w8", "--grad-variant: must be given only with --grad, was w8"},

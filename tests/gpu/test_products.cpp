@@ -41,6 +41,15 @@ TEST_CASE("products of e4m3 on lengths that end within a block") {
   }
 }
 
+TEST_CASE("values that come transposed, on lengths that end within a block and between multiples of 16") {
+  if (!has_hopper()) return;
+  for (const bool is_fast : {false, true}) {
+    Problem problem = problem_of(80, 48, is_fast, true);
+    problem.values_transposed = true;
+    verify_variants(problem, {{2, 130, 203, 4, 2}});
+  }
+}
+
 TEST_SUITE_END();
 TEST_SUITE_BEGIN("products");
 
@@ -61,6 +70,17 @@ TEST_CASE("scales of blocks of rows, in every variant") {
       problem.block_scales = true;
       verify_variants(problem, cli::verify_shapes());
     }
+}
+
+TEST_CASE("values that come transposed, in every variant") {
+  if (!has_hopper()) return;
+  for (const auto& [head_dim, head_dim_v] : {std::pair{32, 48}, {64, 64}, {128, 128}, {192, 128}, {256, 256}})
+    for (const bool is_fast : {false, true})
+      for (const bool causal : {false, true}) {
+        Problem problem = problem_of(head_dim, head_dim_v, is_fast, causal);
+        problem.values_transposed = true;
+        verify_variants(problem, cli::verify_shapes());
+      }
 }
 
 TEST_CASE("sequences of different lengths and pages") {

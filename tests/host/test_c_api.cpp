@@ -1080,7 +1080,7 @@ TEST_CASE("problems of every version are taken for ever") {
                         kWithPages = 104, kWithE4m3 = 112, kWithProducts = 120, kWithBlockScales = 128,
                         kWithLatent = 136;
   static_assert(sizeof(flashjit_problem) >= kWithLatent);
-  static_assert(offsetof(flashjit_problem, reserved_end) + sizeof(std::int32_t) == kWithLatent);
+  static_assert(offsetof(flashjit_problem, values_transposed) + sizeof(std::int32_t) == kWithLatent);
   static_assert(offsetof(flashjit_problem, k_rotary) + sizeof(std::int32_t) == kWithBlockScales);
   static_assert(offsetof(flashjit_problem, fast_sums) + sizeof(std::int32_t) == kWithProducts);
   static_assert(offsetof(flashjit_problem, token_scales) + sizeof(std::int32_t) == kWithE4m3);
@@ -1093,7 +1093,7 @@ TEST_CASE("problems of every version are taken for ever") {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
-  problem.latent = problem.reserved_end = 7;
+  problem.latent = problem.values_transposed = 7;
   CHECK(status(kWithLatent) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithBlockScales) == FLASHJIT_NO_COMPILER);
   problem.block_scales = problem.k_rotary = 7;

@@ -106,6 +106,22 @@ TEST_CASE("the hopper plan of known variants") {
         64 * 128 + 32 * (128 + 384) + 64 * 2 * 128 + kBarriers);
 }
 
+TEST_CASE("values that come transposed have one ring, of panels as wide as divide a block's keys") {
+  constexpr int kBarriers = 256;
+  const auto plan = [](const char* variant, bool transposed) {
+    Problem problem = problem_of(128, 48);
+    problem.e4m3 = problem.e4m3_queries = true, problem.values_transposed = transposed;
+    return make_plan(problem, parse_variant(variant));
+  };
+  constexpr const char* kVariant = "hopper-q128-kv96-s2-qs1-whole-2stage-ppoff-dynamic";
+  const int q_and_out = 128 * 128 + 128 * 64 * 2;
+  CHECK(plan(kVariant, false).smem_bytes == q_and_out + 2 * 96 * (128 + 64 + 48) + kBarriers + 64);
+  CHECK(plan(kVariant, true).smem_bytes == q_and_out + 2 * 96 * (128 + 48) + kBarriers);
+  CHECK(plan(kVariant, true).box_columns.v == 32);
+  CHECK(plan("hopper-q128-kv128-s2-qs1-whole-2stage-ppoff-dynamic", true).box_columns.v == 128);
+  CHECK(plan("hopper-q64-kv256-s1-qs1-whole-serial-ppoff-single", true).box_columns.v == 128);
+}
+
 TEST_CASE("the plan of tiles whose warps share rows, of 16 bits and of 8") {
   constexpr int kBarriers = 256 + 32;
   // What four warps and seven other blocks of a cluster have made, a row's maximum and sum among it.

@@ -67,6 +67,16 @@ TEST_CASE("dimensions go innermost first, strides in bytes, in either layout") {
   CHECK(heads_first.strides[1] == 64 * 2);
 }
 
+TEST_CASE("of what comes transposed the keys are innermost, and dims in the place of rows") {
+  Tensor v = with_strides({3, 70, 4, 64}, {4 * 64 * 80, 1, 64 * 80, 80});
+  v.dtype = DType::e4m3;
+  const auto shape = tensor_map_shape(v);
+  CHECK(shape == runtime::TensorMapShape{4, {70, 4, 64, 3}, {64 * 80, 80, 4 * 64 * 80}});
+  CHECK(has_tensor_map(v));
+  v.strides[3] = std::int64_t{1} << 40;
+  CHECK_FALSE(has_tensor_map(v));
+}
+
 TEST_CASE("a dimension of size one gets a legal stride, whatever the view says") {
   constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
   for (const std::int64_t any : {kAny, std::int64_t{0}, std::int64_t{-7}}) {

@@ -289,6 +289,27 @@ TEST_CASE("queries of e4m3 have scales of all, of heads or of heads of sequences
                        "head_dim: must be a multiple of 16 for queries of e4m3, was 24", Error);
 }
 
+TEST_CASE("values of e4m3 are found out to come transposed by their strides") {
+  Call call;
+  call.q.dtype = call.k.dtype = call.v.dtype = DType::e4m3;
+  const std::int64_t keys = call.v.shape[1], heads = call.v.shape[2], dims = call.v.shape[3], pitch = 32;
+  REQUIRE(keys < pitch);
+  call.v.strides = {heads * dims * pitch, 1, dims * pitch, pitch};
+  const ForwardCall made = call.validate();
+  CHECK(to_string(made.problem) == "fwd-bf16-d64-v32-e4m3-e4m3_queries-values_transposed");
+  CHECK(made.problem == flashjit::parse_problem(to_string(made.problem)));
+  CHECK(flashjit::tuning_class(made.problem) == flashjit::parse_problem("fwd-bf16-d64-v32-e4m3-e4m3_queries"));
+  call.v.strides[3] = pitch + 1;
+  CHECK_THROWS_WITH_AS(call.validate(), "v: the stride of head_dim must be a multiple of 16 elements, was 33", Error);
+  call.v.strides[3] = pitch, call.v.strides[1] = 2;
+  CHECK_THROWS_WITH_AS(call.validate(), "v: the last dimension must be contiguous (stride 1), its stride was 32",
+                       Error);
+  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d64-e4m3-values_transposed"),
+                       doctest::Contains("values_transposed: must not be true without e4m3_queries"), Error);
+  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d64-ragged-e4m3-e4m3_queries-values_transposed"),
+                       "ragged: must not be true beside values_transposed", Error);
+}
+
 namespace {
 
 // As MLA's absorbed decode has them.

@@ -40,6 +40,7 @@
 #include "parts/stored/e4m3.cuh"
 #include "parts/stored/token_scales.cuh"
 #include "parts/values/latent.cuh"
+#include "parts/values/transposed.cuh"
 
 // In place of the functions that generator/functions.cpp makes of texts.
 namespace text {
@@ -138,6 +139,17 @@ struct E4m3MmaConfig : MmaConfig {
 extern "C" __global__ void __launch_bounds__(256, 1) mma_e4m3(const __grid_constant__ MmaLaunch args) {
   extern __shared__ __align__(128) char smem[];
   ForwardMma<E4m3MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
+}
+
+struct TransposedE4m3MmaConfig : E4m3MmaConfig {
+  using Sequences = SequencesBy<>;
+  using Keys = KeysBy<>;
+  using Values = ValuesBy<TransposedValues>;
+};
+
+extern "C" __global__ void __launch_bounds__(256, 1) mma_transposed(const __grid_constant__ MmaLaunch args) {
+  extern __shared__ __align__(128) char smem[];
+  ForwardMma<TransposedE4m3MmaConfig>(args, ptx::cvta_to_shared(smem), false).run();
 }
 
 // In place of the matrices that generator/matrices.cpp writes for the shapes in use.
@@ -259,6 +271,16 @@ struct E4m3Config : HopperConfig {
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_e4m3(const __grid_constant__ HopperLaunch args) {
   extern __shared__ __align__(1024) char smem[];
   forward_hopper<E4m3Config>(args, ptx::cvta_to_shared(smem));
+}
+
+// The same of values that come transposed.
+struct TransposedE4m3Config : E4m3Config {
+  using Values = ValuesBy<TransposedValues>;
+};
+
+extern "C" __global__ void __launch_bounds__(384, 1) hopper_transposed(const __grid_constant__ HopperLaunch args) {
+  extern __shared__ __align__(1024) char smem[];
+  forward_hopper<TransposedE4m3Config>(args, ptx::cvta_to_shared(smem));
 }
 
 // Large heads, whose keys and values come piece by piece.

@@ -169,6 +169,21 @@ class Products(unittest.TestCase):
         self.assertEqual(self.engine.counters()["compiles"], before)
         self.assertFalse(np.array_equal(*outs))
 
+    def test_transposed_values(self):
+        memory = stored((1, 2, 64, 96))
+        memory[..., :90] = np.asarray(self.v).view(np.uint8).transpose(0, 2, 3, 1)
+        transposed = memory[..., :90].transpose(0, 3, 1, 2)
+        scales = {"q_scale": self.q_scale, "k_scale": self.k_scale, "v_scale": self.v_scale}
+        self.engine.prepare("float16", 64, e4m3=True, e4m3_queries=True, values_transposed=True)
+        before = self.engine.counters()["compiles"]
+        outs = [self.engine.attention(self.q, self.k, v, out=np.empty((1, 70, 2, 64), np.float16), **scales)
+                for v in (transposed, self.v)]
+        self.assertLessEqual(self.engine.counters()["compiles"], before + 1)
+        np.testing.assert_array_equal(*outs)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^v: the stride of head_dim must be a multiple of 16"):
+            odd = stored((1, 2, 64, 90)).transpose(0, 3, 1, 2)
+            self.engine.attention(self.q, self.k, odd, out=np.empty((1, 70, 2, 64), np.float16))
+
     @unittest.skipUnless(torch, "PyTorch cannot be imported")
     def test_pytorch(self):
         q, k, v = (torch.from_numpy(np.asarray(rows).view(np.uint8)).view(torch.float8_e4m3fn)
@@ -177,6 +192,11 @@ class Products(unittest.TestCase):
                   (("q_scale", self.q_scale), ("k_scale", self.k_scale), ("v_scale", self.v_scale))}
         out, lse = self.engine.attention(q, k, v, lse=True, **scales)
         self.assertEqual((out.dtype, lse.dtype), (torch.bfloat16, torch.float32))
+        # The keys of each dim one after the other, with room behind them.
+        memory = torch.zeros(1, 2, 64, 96, dtype=torch.uint8).view(torch.float8_e4m3fn)
+        transposed = memory[..., :90].permute(0, 3, 1, 2)
+        transposed.copy_(v)
+        self.assertTrue(torch.equal(self.engine.attention(q, k, transposed, **scales), out))
         self.check(out.float().numpy(), 0.04, **{name: scale.numpy() for name, scale in scales.items()})
 
 

@@ -469,6 +469,12 @@ class Products(Interface):
                 expected, expected_lse = self.expected(*scales, causal=True)
                 self.assert_close(out, expected, 0.1 * expected.abs().max())
                 self.assert_close(lse, expected_lse, 0.02)
+        # Transposed, in rows that kernels take and in others, which are copied.
+        for room in (48, 40):
+            memory = torch.zeros(2, 2, 64, room, dtype=torch.uint8).view(torch.float8_e4m3fn)
+            transposed = memory[..., :40].permute(0, 3, 1, 2)
+            transposed.copy_(self.v)
+            self.assertTrue(torch.equal(*(interface.flash_attn_func(self.q, self.k, v) for v in (transposed, self.v))))
         starts = torch.tensor([0, 40, 80], dtype=torch.int32)
         packed = interface.flash_attn_varlen_func(
             *(x.flatten(0, 1) for x in (self.q, self.k, self.v)), starts, starts, 40, 40, q_descale=each[0],

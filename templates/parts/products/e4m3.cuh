@@ -60,6 +60,20 @@ struct E4m3ProductFragments : ElementFragments<Config, Shape> {
   }
 };
 
+// Values that come transposed are brought as keys are: a lane has four keys of a dim.
+template <class Config, class Shape>
+struct TransposedE4m3Fragments : ElementFragments<Config, Shape> {
+  using VTile = typename Shape::VTile;
+  using Key = E4m3Element;
+  using Value = E4m3Element;
+
+  // Keys 32j..32j+31 as two B operands: dims 16n..16n+7, and 16n+8..16n+15.
+  __device__ __forceinline__ static void load_values(uint32 (&b)[4], SmemAddress values, int lane, int j, int n) {
+    const uint32 at = VTile::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    ptx::ldmatrix_x4(b, values + VTile::move(at, 16 * n, 2 * j));
+  }
+};
+
 struct E4m3Products {
   static constexpr int kElementsOfWord = 2;
   static constexpr bool kTransposesValues = true;
@@ -68,7 +82,8 @@ struct E4m3Products {
   using Probabilities = E4m3Probabilities<e4m3_peak_log2(kRescale, kColumns)>;
 
   template <class Config, class Shape>
-  using Fragments = E4m3ProductFragments<Config, Shape>;
+  using Fragments = typename Choose<Config::Values::kTransposed, TransposedE4m3Fragments<Config, Shape>,
+                                    E4m3ProductFragments<Config, Shape>>::type;
 
   // Of a head of a batch entry, that of products times the launch's.
   template <class Config>

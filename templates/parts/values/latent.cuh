@@ -4,5 +4,5 @@
 #pragma once
 
 struct LatentValues {
-  static constexpr bool kInKeys = true;
+  static constexpr bool kInKeys = true, kTransposed = false;
 };
