@@ -36,6 +36,7 @@ const std::vector<OptionSupport>& option_supports() {
       {"q_scale", [](const Given& o) { return o.q_scale.has_value(); }, Support::none},
       {"accumulate", [](const Given& o) { return o.accumulate != Accumulate::exact; }, Support::none},
       {"out_dtype", [](const Given& o) { return o.out_dtype.has_value(); }, Support::none},
+      {"out_scale", [](const Given& o) { return o.out_scale.has_value(); }, Support::none},
       {"max_seqlen_q", [](const Given& o) { return o.max_seqlen_q != 0; }, Support::none},
       {"max_seqlen_kv", [](const Given& o) { return o.max_seqlen_kv != 0; }, Support::none},
       {"fixed_split_size", [](const Given& o) { return o.fixed_split_size != 0; }, Support::none},

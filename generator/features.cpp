@@ -109,6 +109,8 @@ constexpr FeatureRow kFeatures[] = {
      sizeof(RotaryKeyArguments), alignof(RotaryKeyArguments)},
     {&Problem::latent, "latent", Slot::values, "parts/values/latent.cuh", "LatentValues"},
     {&Problem::values_transposed, "values_transposed", Slot::values, "parts/values/transposed.cuh", "TransposedValues"},
+    {&Problem::out_e4m3, "out_e4m3", Slot::written, "parts/written/e4m3.cuh", "E4m3Output", "OutScaleArguments",
+     sizeof(OutScaleArguments), alignof(OutScaleArguments)},
 };
 
 // The template that holds the parts of a slot together.
@@ -134,6 +136,8 @@ const char* all_of(Slot slot) {
       return "StoredAs";
     case Slot::products:
       return "ProductsOf";
+    case Slot::written:
+      return "WrittenAs";
     case Slot::softmax:
       break;
   }

@@ -19,8 +19,21 @@ namespace flashjit::generator {
 // score.cuh, of a predicate in predicate.cuh, of what chooses the blocks of a tile in blocks.cuh, of an addition to the
 // softmax in row_end.cuh, of what probabilities lose after it in probability.cuh, of where the rows of a tile lie in
 // sequence.cuh, of how keys lie there in keys.cuh, of where values are in values.cuh, of what both are stored as in
-// stored.cuh, of what products are of in products.cuh.
-enum class Slot { mask, score, predicate, blocks, softmax, probability, sequences, keys, values, stored, products };
+// stored.cuh, of what products are of in products.cuh, of what the output is written as in written.cuh.
+enum class Slot {
+  mask,
+  score,
+  predicate,
+  blocks,
+  softmax,
+  probability,
+  sequences,
+  keys,
+  values,
+  stored,
+  products,
+  written
+};
 
 // Where a problem says whether it asks for a feature: by a flag, or by a function.
 struct FeatureField {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "generator/dtype.h"
 
@@ -315,6 +316,20 @@ std::string issue_apart(const OutputMatrix& m) {
   return "  template <int kPiece>\n" + function(fmt::format("issue(const uint64 (&v)[{}])", m.steps), pieces);
 }
 
+// Of e4m3 two pairs of columns of sixteen in each: those of a lane in the first and in the second eight.
+std::string pack_fours(std::string_view registers, int count) {
+  Statement statement;
+  statement.open(".reg .b16 lower, upper");
+  for (int i = 0; i < count; ++i) {
+    const int first = i / kRows * 2 * kTileRegisters + i % kRows * 2;
+    for (const auto& [into, of] : {std::pair{"lower", first}, {"upper", first + kTileRegisters}})
+      statement.line("cvt.rn.satfinite.e4m3x2.f32 {0}, {1}{2}, {1}{3}", into, registers, of + 1, of);
+    statement.line("mov.b32 %{}, {{lower, upper}}", i);
+  }
+  for (int i = 0; i < count; ++i) statement.out("=r", fmt::format("words[{}]", i));
+  return function(fmt::format("pack(uint32 (&words)[{}])", count), statement.text());
+}
+
 // Two 16-bit elements of neighbouring columns in each; from names to registers that the compiler sees, or to others.
 std::string pack(std::string_view registers, DType dtype, int count) {
   Statement statement;
@@ -479,11 +494,13 @@ std::string render(const OutputMatrix& m) {
                                                     count, m.apart, count_of(m.columns_apart))) +
                   issue_apart(m) + add_apart(m);
   }
-  return structure(m.type,
-                   of_products + multiply(m.registers, count) + pack(m.registers, m.packed, count / 2) +
-                       (m.reads || apart ? clear(m.registers, count) : "") + (m.reads ? read(m.registers, count) : "") +
-                       (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
-                       (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));
+  return structure(
+      m.type,
+      of_products + multiply(m.registers, count) +
+          (is_of_8_bits(m.packed) ? pack_fours(m.registers, count / 4) : pack(m.registers, m.packed, count / 2)) +
+          (m.reads || apart ? clear(m.registers, count) : "") + (m.reads ? read(m.registers, count) : "") +
+          (m.stores ? send("store(SmemAddress at)", "st.shared.v4.f32", "r", m.registers, count) : "") +
+          (m.adds ? send("add_to(float* at)", "red.global.add.v4.f32", "l", m.registers, count) : ""));
 }
 
 std::string render(const DerivativeMatrix& m) {

@@ -35,11 +35,15 @@ struct Panels {
   int row_bytes() const;  // of all panels
 };
 Panels panels_of(int head_dim);
-// The same of queries, and of keys and values, whose elements may be smaller: so many are in 16 bits.
+// Of the output.
+DType out_dtype(const Problem& problem) noexcept;
+// The same of queries, of keys and values, and of the output, whose elements may be smaller: so many are in 16 bits.
 int q_elements_of_word(const Problem& problem);
 int kv_elements_of_word(const Problem& problem);
+int out_elements_of_word(const Problem& problem);
 Panels q_panels_of(const Problem& problem);
 Panels kv_panels_of(const Problem& problem, int head_dim);
+Panels out_panels_of(const Problem& problem);
 
 // Registers that a consumer thread of a hopper variant may have.
 int available_registers(const HopperVariant& variant);

@@ -157,6 +157,16 @@ void validate_values_transposed(const Problem& problem) {
   if (problem.ragged) throw Error(ErrorCode::invalid_argument, "ragged: must not be true beside values_transposed");
 }
 
+// That of the output says nothing then.
+void validate_out_e4m3(const Problem& problem) {
+  if (!problem.e4m3_queries)
+    throw Error(ErrorCode::invalid_argument,
+                "out_e4m3: must not be true without e4m3_queries, beside which out may be so");
+  if (problem.dtype != DType::bf16)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("dtype: must be bf16 beside out_e4m3, was {}", to_string(problem.dtype)));
+}
+
 const generator::FunctionText* class_of(const generator::FunctionText* function) {
   return function ? &generator::function_of(generator::stand_in_of(*function)) : nullptr;
 }
@@ -208,7 +218,7 @@ Problem tuning_class(const Problem& problem) {
   of_class.score = feature ? nullptr : class_of(problem.score);
   of_class.mask = class_of(problem.mask);
   of_class.ragged = of_class.paged = false;  // as batches of its usual lengths
-  of_class.values_transposed = false;
+  of_class.values_transposed = of_class.out_e4m3 = false;
   return of_class;
 }
 
@@ -236,6 +246,7 @@ void validate(const Problem& problem) {
   if (problem.k_rotary) validate_k_rotary(problem);
   if (problem.latent) validate_latent(problem);
   if (problem.values_transposed) validate_values_transposed(problem);
+  if (problem.out_e4m3) validate_out_e4m3(problem);
 }
 
 std::string to_string(const ShapeBucket& bucket) {

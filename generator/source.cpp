@@ -87,6 +87,7 @@ ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("Values", parts_in(Slot::values, problem));
   use("Stored", parts_in(Slot::stored, problem));
   use("Products", parts_in(Slot::products, problem));
+  use("Written", parts_in(Slot::written, problem));
 }
 
 std::string render(const PlanAssertion& assertion) {
@@ -192,12 +193,12 @@ PlainKernel render_batch_plan(const Architecture& architecture, const Templates&
 PlainKernel render_combine(const Problem& problem, const Architecture& architecture, const Templates& templates) {
   const bool is_wide = problem.head_dim_v > kMostUsualHeadDim;
   const int most_columns = is_wide ? kLargestHeadDimV : kMostUsualHeadDim;
-  return plain_kernel(
-      {fmt::format("combine-{}{}", to_string(problem.dtype), is_wide ? "-wide" : ""), "flashjit_combine",
-       "kernels/combine.cuh", "CombineArguments",
-       fmt::format("__shared__ CombineShared<{}> shared;\n  CombineRows<{}, {}, {}>(args, shared)", most_columns,
-                   row_of(problem.dtype).element, most_columns, can_overlap_launches(architecture))},
-      kCombineThreads, sizeof(CombineArguments), architecture, templates);
+  return plain_kernel({fmt::format("combine-{}{}", to_string(out_dtype(problem)), is_wide ? "-wide" : ""),
+                       "flashjit_combine", "kernels/combine.cuh", "CombineArguments",
+                       fmt::format("__shared__ CombineShared<{}> shared;\n  CombineRows<{}, {}, {}>(args, shared)",
+                                   most_columns, problem.out_e4m3 ? "E4m3Element" : row_of(problem.dtype).element,
+                                   most_columns, can_overlap_launches(architecture))},
+                      kCombineThreads, sizeof(CombineArguments), architecture, templates);
 }
 
 PlainKernel render_merge(DType part, DType whole, const Architecture& architecture, const Templates& templates) {

@@ -174,17 +174,20 @@ typedef struct flashjit_attention_options {
   /* Of q of kDLFloat8_e4m3fn, likewise: f32 [1], [num_heads_q] or [batch, num_heads_q]; NULL: 1. */
   const DLTensor* q_scale;
   int32_t fast_sums;    /* 1: beside such q products with v are summed by the tensor core alone, and not in f32 */
-  DLDataType out_dtype; /* of out beside such q: kDLFloat 16 or kDLBfloat 16; all 0: kDLBfloat 16 */
+  DLDataType out_dtype; /* of out beside such q: kDLFloat 16, kDLBfloat 16 or kDLFloat8_e4m3fn; all 0:
+                           kDLBfloat 16 */
   /* Keys in two tensors, as caches of MLA are: the last columns of keys, of the dtype of q and without scales: [batch,
      seqlen_kv, num_heads_kv, rotary_dim], or as k else has it; k then has the head dim of v (attention.h). NULL: none.
      Not beside q of kDLFloat8_e4m3fn. */
   const DLTensor* k_rotary;
+  const DLTensor* out_scale; /* what out of kDLFloat8_e4m3fn is to be multiplied by to become the result: f32 [1]; NULL:
+                                1 */
 } flashjit_attention_options;
 #define FLASHJIT_ATTENTION_OPTIONS_INIT                                                                               \
   {                                                                                                                   \
     sizeof(flashjit_attention_options), 0, 0, 0.0f, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0.0f, 0, NULL, NULL, NULL, \
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0.0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0,    \
-        NULL, NULL, 0, NULL, NULL, NULL, 0, {0, 0, 0}, NULL                                                           \
+        NULL, NULL, 0, NULL, NULL, NULL, 0, {0, 0, 0}, NULL, NULL                                                     \
   }
 
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
@@ -394,11 +397,13 @@ typedef struct flashjit_problem {
                                 head_dim_v of whole 128s */
   int32_t values_transposed; /* 1: of calls whose v comes transposed, the stride of its keys 1; beside e4m3_queries, and
                                 not ragged */
+  int32_t out_e4m3;          /* 1: of those whose out is of kDLFloat8_e4m3fn; dtype is kDLBfloat 16 then */
+  int32_t reserved_end;      /* 0 */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \
     sizeof(flashjit_problem), {kDLBfloat, 16, 1}, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0}, 0, 0, 0, 0, 0, NULL, \
-        NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                           \
+        NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                     \
   }
 
 /* Makes and loads all that calls for this problem need on this device (-1: the current context's, or 0). */

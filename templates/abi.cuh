@@ -196,6 +196,11 @@ struct E4m3QueryArguments {
   ScaleTensor queries;
 };
 
+// Of an output of e4m3. parts/written/e4m3.cuh
+struct OutScaleArguments {
+  const float* scale;  // what it is to be multiplied by; null: 1
+};
+
 // The last columns of keys, where they stand in a tensor of their own, of [batch, seqlen, head] like k, in elements of
 // 16 bits. parts/keys/rotary.cuh
 struct RotaryKeyArguments {

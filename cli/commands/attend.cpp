@@ -36,7 +36,7 @@ From --grad, the gradient of some number with respect to the result, follow thos
 --alibi-slopes and --sinks: what stands for several heads, rows or batch entries has the sum of theirs. --score is
 differentiated by the score; what it captures gets no gradient. There are no gradients yet with --e4m3 and --k-rotary,
 nor, but on the CPU, with --page-table and --batch-indices-kv.
-Output: float32 for bf16, float16 for f16. Files appear whole or not at all; a failed --check writes none.
+Output: float32 for bf16, float16 for f16, bytes for e4m3. Files appear whole or not at all; a failed --check writes none.
 
 Examples:
   flashjit attend q.npy k.npy v.npy -o out.npy --mask causal --check
@@ -93,6 +93,7 @@ void print_json(const AttendOptions& options, const Answer& answer, const std::o
                {"e4m3_queries", options.e4m3_queries},
                {"fast_sums", options.fast_sums},
                {"v_transposed", options.v_transposed},
+               {"out_e4m3", options.out_e4m3},
                {"mask", options.texts.is_causal() ? "causal" : "full"},
                {"window", options.features.window.empty() ? Json() : Json({asked.window.left, asked.window.right})},
                {"chunk", options.features.chunk ? Json(*options.features.chunk) : Json()},
@@ -250,6 +251,7 @@ void add_attend(CLI::App& app, Command& command) {
   need(add_flag(attend, "--v-transposed", options->v_transposed,
                 "V is (batch, heads_kv, head_dim_v, seqlen_kv), and kernels read it as it lies"),
        queries);
+  need(add_flag(attend, "--out-e4m3", options->out_e4m3, "The result is e4m3, in place of --dtype: bytes"), queries);
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},
              "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "
              "precision), or auto: the GPU if there is one, else the CPU");

@@ -90,7 +90,7 @@ AttentionOptions asked_options(const AttendOptions& options) {
   AttentionOptions asked = options.features.options(options.texts.is_causal());
   asked.softmax_scale = options.scale;
   asked.fixed_split_size = options.fixed_split_size;
-  if (options.e4m3_queries) asked.out_dtype = parse_dtype(options.dtype);
+  if (options.e4m3_queries) asked.out_dtype = options.out_e4m3 ? DType::e4m3 : parse_dtype(options.dtype);
   if (options.fast_sums) asked.accumulate = Accumulate::fast;
   return asked;
 }

@@ -54,6 +54,8 @@ constexpr TensorOption kTensorOptions[] = {
      "The last columns of the keys, of --dtype, as caches of MLA have them: the shape of K but for the head_dim, which "
      "makes up that of Q with K's; K has the columns of V, of e4m3 from sm_89 on",
      false, true},
+    {"--out-scale", &TensorFiles::out_scale, &AttentionOptions::out_scale, DType::f32,
+     "With --out-e4m3, what the result is to be multiplied by: (1)"},
 };
 
 constexpr ResultFile kResultFiles[] = {
@@ -97,6 +99,8 @@ void require_scales(const AttendOptions& options) {
   const TensorFiles& files = options.tensors;
   if (!files.q_scale.empty() && !options.e4m3_queries)
     refuse(fmt::format("--q-scale: must be given only with --e4m3-queries, was {}", files.q_scale));
+  if (!files.out_scale.empty() && !options.out_e4m3)
+    refuse(fmt::format("--out-scale: must be given only with --out-e4m3, was {}", files.out_scale));
   for (const auto& [option, given] : {std::pair{"--k-scale", &files.k_scale}, {"--v-scale", &files.v_scale}})
     if (!given->empty() && !options.e4m3)
       refuse(fmt::format("{}: must be given only with --e4m3, was {}", option, *given));

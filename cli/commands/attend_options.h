@@ -18,7 +18,7 @@ namespace flashjit::cli {
 struct TensorFiles {
   std::string slopes, sinks, bias, boolean_mask, documents, prefix, tree, dropout_mask;
   std::string cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, leftpad_kv, batch_indices_kv, page_table;
-  std::string q_scale, k_scale, v_scale, k_rotary;
+  std::string q_scale, k_scale, v_scale, k_rotary, out_scale;
 };
 
 // All of them, in the order of --help.
@@ -42,7 +42,7 @@ struct AttendOptions {
   FeatureOptions features;
   DeviceChoice device;
   bool check = false, json = false;
-  bool e4m3 = false, e4m3_queries = false, fast_sums = false, v_transposed = false;
+  bool e4m3 = false, e4m3_queries = false, fast_sums = false, v_transposed = false, out_e4m3 = false;
   std::optional<float> scale;
   int fixed_split_size = 0;
 };

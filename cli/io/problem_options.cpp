@@ -143,6 +143,9 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
                              "another"));
   need(options.back(), queries);
   for (CLI::Option* const other : {ragged, paged}) exclude(options.back(), other);
+  options.push_back(add_flag(subcommand, "--out-e4m3", features.out_e4m3,
+                             "Beside queries of e4m3, the output is of e4m3, with a scale for all of it"));
+  need(options.back(), queries);
   return options;
 }
 
@@ -259,7 +262,7 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   set(all.page_table, paged, DType::i32);
   set(all.k_rotary, k_rotary, dtype);
   if (token_scales) all.k_scale = all.v_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
-  if (e4m3_queries) all.out_dtype = dtype;
+  if (e4m3_queries) all.out_dtype = out_e4m3 ? DType::e4m3 : dtype;
   if (fast_sums) all.accumulate = Accumulate::fast;
   if (block_scales) all.k_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
   const DType of_q = e4m3_queries ? DType::e4m3 : dtype, of_kv = e4m3 ? DType::e4m3 : dtype;

@@ -65,6 +65,12 @@ void move_rotary_apart(CaseInputs& inputs, const Problem& problem) {
   inputs.tensors.push_back({&AttentionOptions::k_rotary, std::move(rotary)});
 }
 
+// Of usual outputs, of such that are nearly too small, and of some that are too large.
+HostTensor random_out_scale(std::uint64_t seed) {
+  constexpr double kScales[] = {1.25, 0.002, 0.01, 0.05};
+  return HostTensor::from_doubles(DType::f32, {1}, &kScales[seed % std::size(kScales)], 1);
+}
+
 // Of each batch entry the rows behind so many.
 void poison_from(const HostTensor& lengths, HostTensor& rows) {
   const Dims& shape = rows.shape();
@@ -158,7 +164,8 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
     store_as_e4m3(inputs.q, inputs.k, inputs.v, problem.block_scales, seed, inputs.tensors);
   else if (problem.e4m3)
     store_as_e4m3(inputs.k, inputs.v, problem.token_scales, seed, inputs.tensors);
-  if (problem.e4m3_queries) inputs.options.out_dtype = problem.dtype;
+  if (problem.e4m3_queries) inputs.options.out_dtype = problem.out_e4m3 ? DType::e4m3 : problem.dtype;
+  if (problem.out_e4m3) inputs.tensors.push_back({&AttentionOptions::out_scale, random_out_scale(seed)});
   if (problem.fast_sums) inputs.options.accumulate = Accumulate::fast;
   inputs.options.causal = problem.causal;
   for (const OptionTensor& tensor : inputs.tensors) {

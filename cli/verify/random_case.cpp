@@ -161,12 +161,13 @@ void widen_group(Dice& dice, CaseShape& shape) {
 struct Stored {
   bool e4m3 = false, token_scales = false;
   // Where the problem may have them.
-  bool queries = false, fast_sums = false, block_scales = false, values_transposed = false;
+  bool queries = false, fast_sums = false, block_scales = false, values_transposed = false, out_e4m3 = false;
 };
 Stored random_stored(std::uint64_t seed) {
   Dice dice(seed ^ 0xe4e3);
   const bool e4m3 = dice.one_in(3), token_scales = e4m3 && dice.one_in(3);
-  return {e4m3, token_scales, e4m3 && !token_scales && !dice.one_in(3), dice.one_in(2), dice.one_in(2), dice.one_in(2)};
+  return {e4m3,           token_scales,  e4m3 && !token_scales && !dice.one_in(3), dice.one_in(2), dice.one_in(2),
+          dice.one_in(2), dice.one_in(2)};
 }
 // Of the next head dims that such products have.
 void store_queries(Problem& problem, const Stored& stored) {
@@ -175,6 +176,8 @@ void store_queries(Problem& problem, const Stored& stored) {
   problem.block_scales = stored.block_scales && !problem.ragged;
   problem.fast_sums = stored.fast_sums && !problem.block_scales;
   problem.values_transposed = stored.values_transposed && !problem.ragged;
+  problem.out_e4m3 = stored.out_e4m3;
+  if (problem.out_e4m3) problem.dtype = DType::bf16;
 }
 void store(Problem& problem, const Stored& stored, const RandomScope& scope) {
   if (stored.queries && scope.e4m3_products && !problem.dropout && !problem.dropout_mask)

@@ -142,7 +142,7 @@ int parts_bytes(const Problem& problem, const HopperVariant& variant) {
 
 int output_bytes(const Problem& problem, const HopperVariant& variant) {
   if (shares_rows(variant)) return 0;
-  const Panels panels = panels_of(problem.head_dim_v);
+  const Panels panels = out_panels_of(problem);
   switch (variant.output) {
     case OutputSlot::query:
       return 0;
@@ -264,7 +264,7 @@ std::string why_not_served(const Problem& problem, const HopperVariant& v) {
 // --- What the problem allows -----------------------------------------------------------------------------------------
 
 std::string why_no_output_slot(const Problem& problem, const HopperVariant& v) {
-  const Panels panels = q_panels_of(problem), panels_v = panels_of(problem.head_dim_v);
+  const Panels panels = q_panels_of(problem), panels_v = out_panels_of(problem);
   if (v.output == OutputSlot::half && panels_v.count < 2)
     return fmt::format("variant: output must be oquery or whole for {}, whose output is one panel, was half",
                        to_string(problem));
@@ -605,7 +605,7 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                                     .steps = variant.block_kv / depth,
                                     .probabilities = p_in_registers ? "p" : "",
                                     .reads = variant.split_kv,
-                                    .packed = problem.dtype,
+                                    .packed = out_dtype(problem),
                                     .apart = sums_apart(problem) ? "t" : "",
                                     .columns_apart = columns_apart(problem),
                                     .weighs = problem.block_scales});
@@ -653,6 +653,10 @@ Panels panels_of(int head_dim) {
 
 int q_elements_of_word(const Problem& problem) { return static_cast<int>(kElementBytes / size_of(q_dtype(problem))); }
 int kv_elements_of_word(const Problem& problem) { return static_cast<int>(kElementBytes / size_of(kv_dtype(problem))); }
+DType out_dtype(const Problem& problem) noexcept { return problem.out_e4m3 ? DType::e4m3 : problem.dtype; }
+int out_elements_of_word(const Problem& problem) {
+  return static_cast<int>(kElementBytes / size_of(out_dtype(problem)));
+}
 
 Panels q_panels_of(const Problem& problem) {
   const int of_word = q_elements_of_word(problem);
@@ -661,6 +665,10 @@ Panels q_panels_of(const Problem& problem) {
 Panels kv_panels_of(const Problem& problem, int head_dim) {
   const int of_word = kv_elements_of_word(problem);
   return panels_of((head_dim + of_word - 1) / of_word);
+}
+Panels out_panels_of(const Problem& problem) {
+  const int of_word = out_elements_of_word(problem);
+  return panels_of((problem.head_dim_v + of_word - 1) / of_word);
 }
 
 // After setmaxnreg the consumers have what the producer gives up; without a producer, what the launch gives to each. A
@@ -700,7 +708,7 @@ Plan make_plan(const Problem& problem, const HopperVariant& variant) {
   const int of_word = kv_elements_of_word(problem);
   plan.box_columns = {panels.columns * q_elements_of_word(problem), panels_k.columns * of_word,
                       problem.values_transposed ? keys_of_panel(variant) : panels_v.columns * of_word,
-                      panels_of(problem.head_dim_v).columns};
+                      out_panels_of(problem).columns * out_elements_of_word(problem)};
   return plan;
 }
 

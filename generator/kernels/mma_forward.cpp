@@ -90,7 +90,7 @@ Plan make_usual_plan(const Problem& problem, const MmaVariant& variant) {
   const int k_ring = variant.k_stages * variant.block_kv * columns * kElementBytes;
   const int v_row = problem.values_transposed ? problem.head_dim_v : columns_v * kElementBytes;  // of a key
   const int v_ring = variant.v_stages * variant.block_kv * v_row;
-  const int output = variant.block_q * padded(problem.head_dim_v) * kElementBytes;
+  const int output = variant.block_q * padded(problem.head_dim_v / out_elements_of_word(problem)) * kElementBytes;
   const int q_beside_rings = variant.query == QuerySource::shared ? q_tile : 0;
   Plan plan{};
   plan.threads = variant.warps * kWarpSize;

@@ -141,8 +141,12 @@ struct AttentionOptions {
   std::optional<Tensor> q_scale;
   // Of such calls: how products with values are summed. fast must not be asked for in others. Default: exact.
   Accumulate accumulate = Accumulate::exact;
-  // Of such calls the dtype of the output: f16 or bf16. Default: bf16.
+  // Of such calls the dtype of the output: f16, bf16 or e4m3. Default: bf16.
   std::optional<DType> out_dtype;
+  // Of an output of e4m3: what it is to be multiplied by to become the result, as q_scale is of q: the result is
+  // divided by it before it is rounded, and what is above 448 in magnitude then becomes that. One number for all, f32
+  // [1], on the device of q, positive and normal. Default: 1.
+  std::optional<Tensor> out_scale;
   // Upper bounds of these lengths: what tensors of queries and keys are checked by, and a kernel is chosen by. Beside
   // such tensors nothing is promised of queries and keys beyond them. Where a sequence has more queries than
   // max_seqlen_q, or with fixed_split_size more keys than max_seqlen_kv, its rows may be wrong. Default: 0, as many as

@@ -46,6 +46,7 @@ struct Problem {
   // v is given transposed, the keys of each dim one after the other, as calls are found out to be by the strides of v;
   // only beside e4m3_queries, and not ragged.
   bool values_transposed = false;
+  bool out_e4m3 = false;  // the output is of e4m3, and dtype bf16; only beside e4m3_queries
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -64,7 +65,8 @@ struct Problem {
            a.mask == b.mask && a.dropout == b.dropout && a.dropout_mask == b.dropout_mask && a.ragged == b.ragged &&
            a.paged == b.paged && a.e4m3 == b.e4m3 && a.token_scales == b.token_scales &&
            a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums && a.block_scales == b.block_scales &&
-           a.k_rotary == b.k_rotary && a.latent == b.latent && a.values_transposed == b.values_transposed;
+           a.k_rotary == b.k_rotary && a.latent == b.latent && a.values_transposed == b.values_transposed &&
+           a.out_e4m3 == b.out_e4m3;
   }
 };
 

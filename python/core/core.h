@@ -92,7 +92,7 @@ typedef struct TensorOption {
   const char* name;
   size_t field;
 } TensorOption;
-enum { kTensorOptions = 23 };
+enum { kTensorOptions = 24 };
 extern const TensorOption tensor_options[kTensorOptions];
 /* options: the struct that has the field. */
 const DLTensor** place_of(void* options, const TensorOption* option);
@@ -154,8 +154,8 @@ PyObject* append(PyObject* module, PyObject* args);
 PyObject* quantize(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
    prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales, e4m3_queries, fast_sums,
-   block_scales, k_rotary, latent, values_transposed), bias, score, mask, device): dtype and bias are (code, bits) of
-   DLPack, (0, 0) for no bias; score and mask are as of launch.
+   block_scales, k_rotary, latent, values_transposed, out_e4m3), bias, score, mask, device): dtype and bias are (code,
+   bits) of DLPack, (0, 0) for no bias; score and mask are as of launch.
  */
 PyObject* prepare(PyObject* module, PyObject* args);
 /* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */

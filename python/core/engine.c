@@ -45,8 +45,8 @@ PyDoc_STRVAR(attention_doc,
              "dropout_seed=0, dropout_offset=0, dropout_state=None, dropout_mask=None, cu_seqlens_q=None, "
              "cu_seqlens_kv=None, seqused_q=None, seqused_kv=None, leftpad_kv=None, batch_indices_kv=None, "
              "page_table=None, k_scale=None, v_scale=None, q_scale=None, k_rotary=None, "
-             "max_seqlen_q=0, max_seqlen_kv=0, fixed_split_size=0, accumulate='exact', plan=None, out=None, lse=False, "
-             "stream=None, variant=None)\n"
+             "out_scale=None, max_seqlen_q=0, max_seqlen_kv=0, fixed_split_size=0, accumulate='exact', plan=None, "
+             "out=None, lse=False, stream=None, variant=None)\n"
              "--\n\n"
              "As flashjit.attention, with this engine.");
 

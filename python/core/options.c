@@ -27,7 +27,8 @@ const TensorOption tensor_options[kTensorOptions] = {
     {"k_scale", offsetof(flashjit_attention_options, k_scale)},
     {"v_scale", offsetof(flashjit_attention_options, v_scale)},
     {"q_scale", offsetof(flashjit_attention_options, q_scale)},
-    {"k_rotary", offsetof(flashjit_attention_options, k_rotary)}};
+    {"k_rotary", offsetof(flashjit_attention_options, k_rotary)},
+    {"out_scale", offsetof(flashjit_attention_options, out_scale)}};
 
 const DLTensor** place_of(void* options, const TensorOption* option) {
   return (const DLTensor**)((char*)options + option->field);
@@ -140,7 +141,7 @@ int is_e4m3(DLDataType dtype) {
 
 void set_out_dtype(Settings* settings, const DLTensor* q, const DLTensor* out) {
   const int may_be = out->dtype.bits == 16 && (out->dtype.code == kDLFloat || out->dtype.code == kDLBfloat);
-  if (is_e4m3(q->dtype) && may_be)
+  if (is_e4m3(q->dtype) && (may_be || is_e4m3(out->dtype)))
     settings->options.out_dtype = out->dtype; /* else the library tells what out must be */
 }
 

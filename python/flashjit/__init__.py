@@ -72,14 +72,14 @@ class Engine(_core.Engine):
                 dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
                 token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False,
                 block_scales: bool = False, k_rotary: bool = False, latent: bool = False,
-                values_transposed: bool = False) -> None:
+                values_transposed: bool = False, out_e4m3: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
                 alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix,
                 tree=tree, score=score, mask=mask, block_mask=block_mask, dropout=dropout, dropout_mask=dropout_mask,
                 ragged=ragged, paged=paged, e4m3=e4m3, token_scales=token_scales, e4m3_queries=e4m3_queries,
                 fast_sums=fast_sums, block_scales=block_scales, k_rotary=k_rotary, latent=latent,
-                values_transposed=values_transposed)
+                values_transposed=values_transposed, out_e4m3=out_e4m3)
 
     def prepare_backward(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
                          device: int = -1, *, dbias: bool = False, dslopes: bool = False, dsinks: bool = False,
@@ -463,7 +463,7 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
             dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
             token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False,
             block_scales: bool = False, k_rotary: bool = False, latent: bool = False,
-            values_transposed: bool = False) -> None:
+            values_transposed: bool = False, out_e4m3: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     >>> flashjit.prepare("bfloat16", 128, causal=True, bias="float32")
@@ -526,13 +526,15 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
     values_transposed : bool
         Whether calls have v.transpose(...) of memory in which the keys of each dim follow one another, which they are
         then found out to have; beside e4m3_queries=True, and not ragged.
+    out_e4m3 : bool
+        Whether calls have an out of float8_e4m3fn; beside e4m3_queries=True, and dtype is bfloat16 then.
     """
     _prepare(dtype, head_dim, head_dim_v, device, engine, score, mask, bias, None,
              causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=block_mask,
              dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=paged, e4m3=e4m3,
              token_scales=token_scales, e4m3_queries=e4m3_queries, fast_sums=fast_sums, block_scales=block_scales,
-             k_rotary=k_rotary, latent=latent, values_transposed=values_transposed)
+             k_rotary=k_rotary, latent=latent, values_transposed=values_transposed, out_e4m3=out_e4m3)
 
 
 def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
@@ -565,7 +567,7 @@ def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, c
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=False,
              dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=False, e4m3=False, token_scales=False,
              e4m3_queries=False, fast_sums=False, block_scales=False, k_rotary=False, latent=False,
-             values_transposed=False)
+             values_transposed=False, out_e4m3=False)
 
 
 def _flags(flags: dict[str, bool]) -> tuple[bool, ...]:

@@ -436,7 +436,7 @@ _DTYPES = {
     "cu_seqlens": _I32, "slots": _I32_OR_I64, "positions": _I32_OR_I64,
     "tree": _I64, "dropout_state": _I64, "boolean_mask": _BOOLEAN, "dropout_mask": _BOOLEAN,
     "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32, "q_scale": _F32,
-    "k_rotary": _OF_ROWS, "scale": _F32,
+    "k_rotary": _OF_ROWS, "out_scale": _F32, "scale": _F32,
     "dlse": _F32, "dk": _FLOATS, "dv": _FLOATS}
 _OF_KEYS = _Dtypes("float16, bfloat16 or float8_e4m3fn", "bfloat16", "float16 (typestr <f2; bfloat16 and float8_e4m3fn "
                    "need __dlpack__)")

@@ -89,6 +89,7 @@ void read_tensors(const flashjit_attention_options& c, MemoryKind kind, Attentio
   read("v_scale", c.v_scale, "f32", options.v_scale);
   read("q_scale", c.q_scale, "f32", options.q_scale);
   read("k_rotary", c.k_rotary, "f16 or bf16", options.k_rotary);
+  read("out_scale", c.out_scale, "f32", options.out_scale);
 }
 
 bool is_none(DLDataType given) { return given.code == 0 && given.bits == 0 && given.lanes == 0; }
@@ -98,7 +99,8 @@ void read_products(const flashjit_attention_options& c, AttentionOptions& option
   if (to_bool("fast_sums", c.fast_sums)) options.accumulate = Accumulate::fast;
   if (is_none(c.out_dtype)) return;
   options.out_dtype = to_dtype(c.out_dtype);
-  if (!options.out_dtype) reject("out_dtype: must be f16 or bf16, or all 0 for bf16, was {}", to_string(c.out_dtype));
+  if (!options.out_dtype)
+    reject("out_dtype: must be f16, bf16 or e4m3, or all 0 for bf16, was {}", to_string(c.out_dtype));
 }
 
 const FunctionText* bias_function(DLDataType given) {
@@ -227,6 +229,7 @@ Problem to_problem(const flashjit_problem* given) {
   const auto dtype = to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", to_string(c.dtype));
   require_zero("reserved", c.reserved);
+  require_zero("reserved_end", c.reserved_end);
   Problem problem{.dtype = *dtype,
                   .head_dim = c.head_dim,
                   .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
@@ -249,6 +252,7 @@ Problem to_problem(const flashjit_problem* given) {
                   .k_rotary = to_bool("k_rotary", c.k_rotary),
                   .latent = to_bool("latent", c.latent),
                   .values_transposed = to_bool("values_transposed", c.values_transposed),
+                  .out_e4m3 = to_bool("out_e4m3", c.out_e4m3),
                   .bias = bias_function(c.bias),
                   .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                   .documents = flagged_function(FunctionKind::documents, c.documents),

@@ -3,6 +3,7 @@
 
 #include "flashjit/batch_plan.h"
 #include "flashjit/version.h"
+#include "generator/plan.h"
 #include "generator/variant_space.h"
 #include "runtime/api/engine_impl.h"
 #include "runtime/call/ragged.h"
@@ -109,13 +110,13 @@ DeviceTensor Engine::attention(const Tensor& q, const Tensor& k, const Tensor& v
     const Dims with_batch = call.out_shape();
     const Dims shape = runtime::lacks_batch(q, opts.cu_seqlens_q) ? runtime::without_batch(with_batch) : with_batch;
     const int device = impl_->backend.output_device(call.operands, opts.stream);
-    DeviceTensor out = DeviceTensor::allocate(call.problem.dtype, shape, opts.stream, device);
+    DeviceTensor out = DeviceTensor::allocate(generator::out_dtype(call.problem), shape, opts.stream, device);
     attention(q, k, v, out, opts);
     return out;
   }
   runtime::ForwardCall call = runtime::validate_inputs(q, k, v, opts);
   const int device = impl_->backend.output_device(call.operands, opts.stream);
-  DeviceTensor out = DeviceTensor::allocate(call.problem.dtype, call.out_shape(), opts.stream, device);
+  DeviceTensor out = DeviceTensor::allocate(generator::out_dtype(call.problem), call.out_shape(), opts.stream, device);
   runtime::validate_out(call, out);
   impl_->check(call, opts);
   impl_->backend.run(call, opts);

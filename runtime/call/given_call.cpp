@@ -24,15 +24,16 @@ auto parts_of(Options& opts) {
   auto& [causal, window, chunk, softmax_scale, softcap, alibi_slopes, sinks, bias, boolean_mask, documents, prefix,
          tree, score, mask, query_offsets, key_offsets, block_mask, dropout, dropout_state, dropout_mask, cu_seqlens_q,
          cu_seqlens_kv, seqused_q, seqused_kv, leftpad_kv, batch_indices_kv, page_table, k_scale, v_scale, k_rotary,
-         q_scale, accumulate, out_dtype, max_seqlen_q, max_seqlen_kv, fixed_split_size, plan, lse, stream, variant] =
-      opts;
+         q_scale, accumulate, out_dtype, out_scale, max_seqlen_q, max_seqlen_kv, fixed_split_size, plan, lse, stream,
+         variant] = opts;
   const auto values = std::tie(causal, window, chunk, softmax_scale, softcap, dropout, max_seqlen_q, max_seqlen_kv,
                                fixed_split_size, accumulate, out_dtype, variant);
   const std::array tensors{
       &alibi_slopes, &sinks,         &bias,        &boolean_mask, &documents,     &prefix,
       &tree,         &query_offsets, &key_offsets, &block_mask,   &dropout_state, &dropout_mask,
       &cu_seqlens_q, &cu_seqlens_kv, &seqused_q,   &seqused_kv,   &leftpad_kv,    &batch_indices_kv,
-      &page_table,   &k_scale,       &v_scale,     &k_rotary,     &q_scale,       &lse};
+      &page_table,   &k_scale,       &v_scale,     &k_rotary,     &q_scale,       &out_scale,
+      &lse};
   return Parts<decltype(values), std::remove_reference_t<decltype(lse)>, tensors.size()>{values, tensors};
 }
 

@@ -89,6 +89,10 @@ generator::RotaryKeyArguments k_rotary_arguments(const ForwardCall& call) {
 
 generator::E4m3QueryArguments e4m3_query_arguments(const ForwardCall& call) { return {scale_tensor(call.q_scale)}; }
 
+generator::OutScaleArguments out_scale_arguments(const ForwardCall& call) {
+  return {call.out_scale ? static_cast<const float*>(call.out_scale->data) : nullptr};
+}
+
 // What writes the arguments of the features that have any.
 struct PartWriter {
   generator::FeatureField feature;
@@ -132,7 +136,8 @@ constexpr PartWriter kPartWriters[] = {
     {&Problem::paged, write<paged_arguments>},
     {&Problem::e4m3, write<e4m3_arguments>},
     {&Problem::e4m3_queries, write<e4m3_query_arguments>},
-    {&Problem::k_rotary, write<k_rotary_arguments>}};
+    {&Problem::k_rotary, write<k_rotary_arguments>},
+    {&Problem::out_e4m3, write<out_scale_arguments>}};
 
 void write_arguments(const generator::FeatureRow& row, const ForwardCall& call, std::byte* scratch, std::byte* at) {
   for (const PartWriter& writer : kPartWriters)

@@ -47,13 +47,17 @@ void require_e4m3_options(const AttentionOptions& opts, DType q_dtype) {
   if (opts.accumulate != Accumulate::exact && opts.accumulate != Accumulate::fast)
     reject("accumulate: must be exact or fast, was {}", static_cast<int>(opts.accumulate));
   if (q_dtype == DType::e4m3) {
-    if (opts.out_dtype && !generator::has_kernels(*opts.out_dtype))
-      reject("out_dtype: must be {}, was {}", generator::kernel_dtypes(), to_string(*opts.out_dtype));
+    if (opts.out_dtype && *opts.out_dtype != DType::e4m3 && !generator::has_kernels(*opts.out_dtype))
+      reject("out_dtype: must be f16, bf16 or e4m3, was {}", to_string(*opts.out_dtype));
+    if (opts.out_scale && opts.out_dtype != DType::e4m3)
+      reject("out_scale: must not be given unless out_dtype is e4m3, which was {}",
+             to_string(opts.out_dtype.value_or(DType::bf16)));
     return;
   }
   const char* const given = opts.q_scale                           ? "q_scale"
                             : opts.accumulate != Accumulate::exact ? "accumulate"
                             : opts.out_dtype                       ? "out_dtype"
+                            : opts.out_scale                       ? "out_scale"
                                                                    : nullptr;
   if (given) reject("{}: must not be given unless q is of e4m3, which was of {}", given, to_string(q_dtype));
 }
@@ -77,10 +81,13 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
                    std::optional<DType> kv_dtype) {
   const bool has_e4m3_queries = dtype == DType::e4m3;
   const bool is_e4m3 = kv_dtype.value_or(dtype) == DType::e4m3;
+  const bool is_written_in_e4m3 = has_e4m3_queries && opts.out_dtype == DType::e4m3;
   const bool has_block_scales =
       has_e4m3_queries && (is_of_blocks(opts.q_scale) || is_of_blocks(opts.k_scale) || is_of_blocks(opts.v_scale));
   using generator::FunctionKind;
-  return {.dtype = has_e4m3_queries ? opts.out_dtype.value_or(DType::bf16) : dtype,
+  return {.dtype = is_written_in_e4m3 ? DType::bf16
+                   : has_e4m3_queries ? opts.out_dtype.value_or(DType::bf16)
+                                      : dtype,
           .head_dim = head_dim,
           .head_dim_v = head_dim_v,
           .causal = masks.causal,
@@ -100,6 +107,7 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .fast_sums = has_e4m3_queries && opts.accumulate == Accumulate::fast && !has_block_scales,
           .block_scales = has_block_scales,
           .k_rotary = opts.k_rotary.has_value(),
+          .out_e4m3 = is_written_in_e4m3,
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),

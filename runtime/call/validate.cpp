@@ -306,6 +306,16 @@ void add_head_scales(ForwardCall& call, const AttentionOptions& opts) {
   add("v_scale", opts.v_scale, "v", *call.v, call.v_scale);
 }
 
+void add_out_scale(ForwardCall& call, const AttentionOptions& opts) {
+  if (!opts.out_scale) return;
+  const Tensor& scale = *opts.out_scale;
+  require_f32("out_scale", scale);
+  if (scale.shape != Dims{1}) reject("out_scale: must be [1], had shape {}", to_string(scale.shape));
+  check_shape("out_scale", scale, captured_rules(scale, false));
+  add_input(call, "out_scale", scale, Operand::Role::captured);
+  call.out_scale = &scale;
+}
+
 void add_scales(ForwardCall& call, const AttentionOptions& opts) {
   if (call.problem.e4m3_queries) return add_head_scales(call, opts);
   const GivenScales scales{opts.k_scale, opts.v_scale};
@@ -456,6 +466,7 @@ ForwardCall validate_inputs(const Tensor& q, const Tensor& k, const Tensor& v, c
   if (opts.k_rotary) add_input(call, "k_rotary", *(call.k_rotary = &*opts.k_rotary));
   add_ragged(call, opts);
   add_scales(call, opts);
+  add_out_scale(call, opts);
   call.alibi_slopes = add_of_heads(call, "alibi_slopes", opts.alibi_slopes);
   call.sinks = add_of_heads(call, "sinks", opts.sinks);
   add_tensors_of_scores(call, opts);
@@ -510,9 +521,10 @@ ForwardCall validate_block_mask(const AttentionOptions& opts, const CallShape& s
 }
 
 void validate_out(ForwardCall& call, const Tensor& out) {
-  if (call.problem.e4m3_queries && out.dtype != call.problem.dtype)
-    reject("out: dtype must be {}, which is out_dtype, was {}", to_string(call.problem.dtype), to_string(out.dtype));
-  check_dtype("out", out, call.problem.dtype);
+  const DType dtype = generator::out_dtype(call.problem);
+  if (call.problem.e4m3_queries && out.dtype != dtype)
+    reject("out: dtype must be {}, which is out_dtype, was {}", to_string(dtype), to_string(out.dtype));
+  check_dtype("out", out, dtype);
   check_shape("out", out, kRowsRules);
   require_size("out", out, kRowsRules, batch_dim, call.q->shape[batch_dim], "q");
   require_size("out", out, kRowsRules, seqlen_dim, call.q->shape[seqlen_dim], "q");

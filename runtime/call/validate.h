@@ -21,6 +21,7 @@ struct ForwardCall {
   const Tensor* v = nullptr;
   const Tensor* out = nullptr;
   const Tensor* k_rotary = nullptr;      // null: k has all columns of keys
+  const Tensor* out_scale = nullptr;     // null: 1
   const Tensor* lse = nullptr;           // null: not written
   const Tensor* alibi_slopes = nullptr;  // null: none
   const Tensor* sinks = nullptr;         // null: none

@@ -68,6 +68,12 @@ void check_k_rotary(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
            q.shape[head_dim_dim]);
 }
 
+void check_out_scale(const Tensor& scale) {
+  if (scale.dtype != DType::f32) reject("out_scale: dtype must be f32, was {}", to_string(scale.dtype));
+  if (scale.shape != Dims{1}) reject("out_scale: must be [1], had shape {}", to_string(scale.shape));
+  if (!scale.data) reject("out_scale: must point to host memory, was null");
+}
+
 void check_head_scales(const Tensor& q, const Tensor& k, const AttentionOptions& opts, std::int64_t batch) {
   if (opts.q_scale) check_head_scale("q_scale", *opts.q_scale, "q", q, batch, is_ragged(opts));
   if (opts.k_scale) check_head_scale("k_scale", *opts.k_scale, "k", k, batch, is_ragged(opts));
@@ -94,6 +100,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (q.dtype > DType::f32 && q.dtype != DType::f64 && q.dtype != DType::e4m3)
     reject("q: dtype must be f16, bf16, f32, f64 or e4m3, was {}", to_string(q.dtype));
   require_e4m3_options(opts, q.dtype);
+  if (opts.out_scale) check_out_scale(*opts.out_scale);
   if (q.dtype == DType::e4m3) check_dtype("k", k, "q", q);
   if (k.dtype != DType::e4m3) check_dtype("k", k, "q", q);
   check_dtype("v", v, k.dtype == DType::e4m3 ? "k" : "q", k.dtype == DType::e4m3 ? k : q);

@@ -38,6 +38,7 @@ class Head {
        const AttentionOptions& opts, const ScoreHook& hook)
       : of_probabilities_(q.tensor.dtype),
         of_results_(q.tensor.dtype == DType::e4m3 ? opts.out_dtype.value_or(DType::bf16) : q.tensor.dtype),
+        out_scale_(opts.out_scale ? load_element(opts.out_scale->data, opts.out_scale->dtype, 0) : 1),
         scores_(batch, q, k, k_rotary, opts, {hook}),
         values_(unpack<Real>(v, false)),
         head_dim_v_(v.width()),
@@ -55,10 +56,10 @@ class Head {
     Real total = std::exp(scores_.sink() - scores_.max());
     for (std::int64_t key = keys.begin; key < keys.end; ++key)
       if (!scores_.hides(key)) total += probability(key) = std::exp(scores_[key] - scores_.max());
-    const Real divisor = total * scores_.kept_share();
+    const Real divisor = total * scores_.kept_share() * static_cast<Real>(out_scale_);
     if (spread != nullptr) find_spread(keys, divisor, spread);
     add_values(keys, [&](Real p) { return spread != nullptr ? p : rounded(of_probabilities_, p); });
-    for (std::int64_t i = 0; i < head_dim_v_; ++i) out[i] = rounded(of_results_, sum_[i] / divisor);
+    for (std::int64_t i = 0; i < head_dim_v_; ++i) out[i] = rounded(of_results_, saturated(sum_[i] / divisor));
     return static_cast<double>(scores_.max() + std::log(total));
   }
 
@@ -66,6 +67,13 @@ class Head {
   static Real rounded(DType dtype, Real value) {
     if constexpr (std::is_same_v<Real, double>) return value;
     return static_cast<Real>(round_to(dtype, value));
+  }
+
+  // What is too large for e4m3 becomes the largest that it has; NaN stays.
+  Real saturated(Real value) const {
+    constexpr Real kLargest = 448;
+    if (of_results_ != DType::e4m3) return value;
+    return value > kLargest ? kLargest : value < -kLargest ? -kLargest : value;
   }
 
   Real& probability(std::int64_t key) { return probabilities_[static_cast<std::size_t>(key)]; }
@@ -93,6 +101,7 @@ class Head {
   }
 
   DType of_probabilities_, of_results_;
+  double out_scale_;  // what results are divided by
   RowScores<Real> scores_;
   std::vector<Real> values_;  // [seqlen_kv, head_dim_v]
   std::int64_t head_dim_v_;

@@ -10,7 +10,8 @@
 //   Scales<Config>                           what products and the output are multiplied by, of a tile
 //     static constexpr bool kAny
 //     Scales(args, heads, tile)              the launch's arguments, and how heads share the tile
-//     float of_products, of_values           the former with the launch's scale_log2 in it
+//     float of_products, of_values           the former with the launch's scale_log2 in it, the latter with the factor
+//                                            of the output: attention/written.cuh
 //     Where kScalesBlocks, of blocks of kRowsOfScale rows, too:
 //     static float of_query(args, heads, tile, row)   a row of the tile's sequence
 //     static float of_key(args, tile, key), of_value(args, tile, key)

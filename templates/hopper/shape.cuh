@@ -6,6 +6,7 @@
 #include "attention/products.cuh"
 #include "attention/stored.cuh"
 #include "attention/values.cuh"
+#include "attention/written.cuh"
 #include "hopper/cluster_join.cuh"
 #include "hopper/joined_row.cuh"
 #include "hopper/tiles.cuh"
@@ -33,8 +34,8 @@ struct HopperShape {
   static constexpr int kElementsOfWord = Config::Stored::kElementsOfWord;  // of K and V
   using KTile = PanelTile<Config::kBlockKv, ceil_div(Config::kHeadDim, kElementsOfWord)>;
   using PTile = PanelTile<kWarpgroupRows, Config::kBlockKv, power_of_two_in(Config::kBlockKv, 64)>;  // of one warpgroup
-  using OutputTile = PanelTile<kWarpgroupRows, Config::kHeadDimV>;
-  static constexpr int kOutputColumns = Config::kHeadDimV;  // of a warpgroup
+  static constexpr int kOutputColumns = ceil_div(Config::kHeadDimV, Config::Written::kElementsOfWord);  // a warpgroup's
+  using OutputTile = PanelTile<kWarpgroupRows, kOutputColumns>;
 
   // The values that are loaded, and those that products take: with rows for keys, or with columns of the output as rows
   // and keys along them. Where the former have rows for keys and the latter have not, warps of the producer's turn

@@ -20,6 +20,8 @@ struct HopperStore {
   using Shape = Shape_;
   using OutputTile = typename Shape::OutputTile;
   static constexpr int kChunks = ceil_div(Shape::kOutputColumns, kChunkElements);
+  static constexpr int kElementsOfWord = Config::Written::kElementsOfWord;
+  static constexpr int kTiles = kChunks * kElementsOfWord;  // of eight columns
   static constexpr int kStoreRows = Shape::kStoreRows;
 
   using Sequences = typename Config::Sequences;
@@ -47,6 +49,7 @@ struct HopperStore {
       if (tile.is_partial()) return write_partial(softmax, ends, tile, first_row);
     uint32 pairs[2 * kChunks];
     Config::Output::pack(pairs);
+    Config::Written::arrange(pairs);
     if constexpr (Sequences::kRagged)
       if (tiles.sequence_of(tile).keys == 0) clear(pairs);
 #pragma unroll
@@ -98,7 +101,7 @@ struct HopperStore {
   __device__ __forceinline__ void write_partial(const Softmax& softmax, const End (&ends)[2],
                                                 const HopperTile<Config>& tile, int first_row) const {
     const int lane = ptx::tid_x() % kWarpSize;
-    float values[4 * kChunks];
+    float values[4 * kTiles];
     Config::Output::read(values);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -107,10 +110,10 @@ struct HopperStore {
       if (row >> args.packed_heads_log2 >= tiles.sequence_of(tile).queries || row_of_slot >= splits.rows) continue;
       const PartialRow partial(splits, tile.slot, row_of_slot, Config::kHeadDimV);
 #pragma unroll
-      for (int chunk = 0; chunk < kChunks; ++chunk) {
-        const int column = first_column + kChunkElements * chunk;
+      for (int n = 0; n < kTiles; ++n) {
+        const int column = first_column + 8 * n;
         if (column < Config::kHeadDimV)
-          ptx::st_global(partial.out + column + lane % 4 * 2, values[4 * chunk + 2 * h], values[4 * chunk + 2 * h + 1]);
+          ptx::st_global(partial.out + column + lane % 4 * 2, values[4 * n + 2 * h], values[4 * n + 2 * h + 1]);
       }
       if (tells_lse && lane % 4 == 0) partial.write_weight(ends[h].log2_sum_exp(softmax, 0, h));
     }
@@ -163,7 +166,9 @@ struct HopperStore {
     for (int i = 0; i < Shape::kOutputPanels; ++i)
       if (first_panel + i < OutputTile::kPanels)
         ptx::tma_store(
-            args.out, tiles.query_origin(tile, first_column + (first_panel + i) * OutputTile::kPanelColumns, first_row),
+            args.out,
+            tiles.query_origin(tile, first_column + (first_panel + i) * OutputTile::kPanelColumns * kElementsOfWord,
+                               first_row),
             slab + i * Shape::kOutputPanelBytes);
     ptx::tma_commit_group();
   }

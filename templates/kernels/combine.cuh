@@ -109,8 +109,7 @@ class CombineRows {
     ptx::bar_sync();
     const float factor = sum.total == 0.0f ? 0.0f : __frcp_rn(sum.total);
     for (int column = 2 * thread; column < args.head_dim_v; column += 2 * kCombineThreads)
-      ptx::st_global(args.out + row.out + column * 2,
-                     ptx::cvt_rn_x2(Element{}, factor * sum_at(column), factor * sum_at(column + 1)));
+      put(Element{}, row, column, factor * sum_at(column), factor * sum_at(column + 1));
     if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, sum.natural_lse());
     ptx::bar_sync();  // the sums are read
   }
@@ -133,9 +132,18 @@ class CombineRows {
         if (share != 0.0f)
           added[0] = __fmaf_rn(share, partial[0], added[0]), added[1] = __fmaf_rn(share, partial[1], added[1]);
       }
-      ptx::st_global(args.out + row.out + column * 2, ptx::cvt_rn_x2(Element{}, factor * added[0], factor * added[1]));
+      put(Element{}, row, column, factor * added[0], factor * added[1]);
     }
     if (thread == 0 && args.lse != nullptr) ptx::st_global(args.lse + row.lse, sum.natural_lse());
+  }
+
+  // Two neighbours of the result.
+  template <class Element16>
+  __device__ __forceinline__ void put(Element16, const Row& row, int column, float x, float y) const {
+    ptx::st_global(args.out + row.out + column * 2, ptx::cvt_rn_x2(Element16{}, x, y));
+  }
+  __device__ __forceinline__ void put(E4m3Element, const Row& row, int column, float x, float y) const {
+    ptx::st_global_16(args.out + row.out + column, ptx::cvt_rn_satfinite_e4m3x2(x, y));
   }
 
   // The splits of this warp, to shared memory.

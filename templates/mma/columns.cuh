@@ -2,7 +2,7 @@
 // Which columns of the output a lane has in its accumulators, and how it writes them: of every kTiles tiles of eight a
 // run of neighbours, which begins with column first(lane) of these tiles, in chunk chunk(lane) of eight the
 // of_chunk(lane)th. put(at, o, n, h): as f32, the run that begins with tile n, of half h of the lane's rows;
-// put_elements() in elements.
+// put_elements() in elements, put_bytes() in those of e4m3.
 #pragma once
 
 #include "ptx/convert.cuh"
@@ -29,6 +29,10 @@ struct ColumnsInOrder {
   __device__ __forceinline__ static void put_elements(SmemAddress at, const float (&o)[kN][4], int n, int h) {
     ptx::st_shared(at, ptx::cvt_rn_x2(Element{}, o[n][2 * h], o[n][2 * h + 1]));
   }
+  template <int kN>
+  __device__ __forceinline__ static void put_bytes(SmemAddress at, const float (&o)[kN][4], int n, int h) {
+    ptx::st_shared_16(at, ptx::cvt_rn_satfinite_e4m3x2(o[n][2 * h], o[n][2 * h + 1]));
+  }
 };
 
 // Of sixteen columns a tile has the even ones, and the next the odd ones: as an ldmatrix that transposes brings values
@@ -52,6 +56,11 @@ struct ColumnsByParity {
   __device__ __forceinline__ static void put_elements(SmemAddress at, const float (&o)[kN][4], int n, int h) {
     ptx::st_shared(at, ptx::cvt_rn_x2(Element{}, o[n][2 * h], o[n + 1][2 * h]),
                    ptx::cvt_rn_x2(Element{}, o[n][2 * h + 1], o[n + 1][2 * h + 1]));
+  }
+  template <int kN>
+  __device__ __forceinline__ static void put_bytes(SmemAddress at, const float (&o)[kN][4], int n, int h) {
+    ptx::st_shared(at,
+                   ptx::cvt_rn_satfinite_e4m3x4(o[n][2 * h], o[n + 1][2 * h], o[n][2 * h + 1], o[n + 1][2 * h + 1]));
   }
 
  private:

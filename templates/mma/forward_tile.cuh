@@ -13,6 +13,7 @@
 #include "attention/stored.cuh"
 #include "attention/tile_scheduler.cuh"
 #include "attention/values.cuh"
+#include "attention/written.cuh"
 #include "mma/store.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/special_registers.cuh"

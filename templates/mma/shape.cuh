@@ -6,6 +6,7 @@
 
 #include "attention/products.cuh"
 #include "attention/values.cuh"
+#include "attention/written.cuh"
 #include "tile/shared_tile.cuh"
 #include "types.cuh"
 
@@ -32,7 +33,8 @@ struct ForwardShape {
   using RowsOfKeys = SharedTile<Config::kBlockKv, kPaddedColumnsV, Config::kSwizzle>;
   using RowsOfDims = SharedTile<kPaddedHeadDimV, Config::kBlockKv / kElementsOfWord, Config::kSwizzle>;
   using VTile = typename Choose<Config::Values::kTransposed, RowsOfDims, RowsOfKeys>::type;
-  using OTile = SharedTile<kWarpRows, kPaddedHeadDimV, Config::kSwizzle>;  // one warp's
+  static constexpr int kOutputColumns = Config::kHeadDimV / Config::Written::kElementsOfWord;
+  using OTile = SharedTile<kWarpRows, round_up(kOutputColumns, 16), Config::kSwizzle>;  // one warp's
 
   static constexpr int kKRing = Config::kQueryInRegisters ? 0 : QTile::kBytes;
   static constexpr int kVRing = kKRing + Config::kKStages * KTile::kBytes;

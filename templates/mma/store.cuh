@@ -66,6 +66,22 @@ __device__ __forceinline__ void gather_rows(const Accumulator<kM, kN>& o, SmemAd
   ptx::bar_warp_sync();
 }
 
+// The same of e4m3, of which a chunk has two tiles.
+template <class Columns, class Tile, int kM, int kN>
+__device__ __forceinline__ void gather_bytes(const Accumulator<kM, kN>& o, SmemAddress slab, int lane) {
+  constexpr int kTileBytes = 8;
+  ptx::bar_warp_sync();
+  const SmemAddress at = slab + Tile::offset(lane / 4, 0) + Columns::first(lane);
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; n += Columns::kTiles)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        Columns::put_bytes(Tile::move(at, 16 * m + 8 * h, n / 2) + n % 2 * kTileBytes, o.x[m], n, h);
+  ptx::bar_warp_sync();
+}
+
 // Rows leave by way of a slab of shared memory that kThreads threads have together, of which this is one. gather()
 // brings them there.
 template <class Tile, int kHeadDimV, int kThreads, class Gather>
@@ -101,6 +117,13 @@ struct StoreOfWarp {
   using Columns = typename Warp::Fragments::Columns;
   using Tile = typename Shape::OTile;
 
+  template <class Output>
+  __device__ __forceinline__ static void gather(const Output& o, SmemAddress slab, int lane) {
+    if constexpr (Config::Written::kElementsOfWord == 2)
+      gather_bytes<Columns, Tile>(o, slab, lane);
+    else
+      gather_rows<Element, Columns, Tile>(o, slab, lane);
+  }
   __device__ __forceinline__ static SmemAddress slab(SmemAddress smem, int warp) { return smem + warp * Tile::kBytes; }
   // Whether the warp says what the sums of its rows are.
   __device__ __forceinline__ static constexpr bool tells() { return true; }
@@ -108,14 +131,14 @@ struct StoreOfWarp {
   template <class Output>
   __device__ __forceinline__ static void rows(const Output& o, SmemAddress slab, char* rows, int64 row_stride,
                                               int valid_rows, int lane) {
-    store_rows<Tile, Config::kHeadDimV, kWarpSize>([&] { gather_rows<Element, Columns, Tile>(o, slab, lane); }, slab,
-                                                   rows, row_stride, valid_rows, lane);
+    store_rows<Tile, Shape::kOutputColumns, kWarpSize>([&] { gather(o, slab, lane); }, slab, rows, row_stride,
+                                                       valid_rows, lane);
   }
   template <class Output, class RowAt>
   __device__ __forceinline__ static void found_rows(const Output& o, SmemAddress slab, RowAt row_at, int valid_rows,
                                                     int lane) {
-    store_found_rows<Tile, Config::kHeadDimV, kWarpSize>([&] { gather_rows<Element, Columns, Tile>(o, slab, lane); },
-                                                         slab, row_at, valid_rows, lane);
+    store_found_rows<Tile, Shape::kOutputColumns, kWarpSize>([&] { gather(o, slab, lane); }, slab, row_at, valid_rows,
+                                                             lane);
   }
   template <class Output>
   __device__ __forceinline__ static void partial_rows(const Output& o, float* rows, int valid_rows, int lane) {

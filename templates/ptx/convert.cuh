@@ -44,6 +44,15 @@ __device__ __forceinline__ void cvt_rn_f16x2_e4m3x4(uint32 bytes, uint32& low, u
       : "r"(bytes));
 }
 
+// cvt.rn.satfinite.e4m3x2.f32 pair, high, low;   low goes to the lower byte:                   PTX ISA 8.1, sm_89
+__device__ __forceinline__ uint32 cvt_rn_satfinite_e4m3x2(float low, float high) {
+  uint32 pair;
+  asm("{\n\t.reg .b16 bytes;\n\tcvt.rn.satfinite.e4m3x2.f32 bytes, %2, %1;\n\tcvt.u32.u16 %0, bytes;\n\t}"
+      : "=r"(pair)
+      : "f"(low), "f"(high));
+  return pair;
+}
+
 // cvt.rn.satfinite.e4m3x2.f32 pair, high, low;   four of them, the first in the lowest byte:   PTX ISA 8.1, sm_89
 __device__ __forceinline__ uint32 cvt_rn_satfinite_e4m3x4(float a, float b, float c, float d) {
   uint32 bytes;

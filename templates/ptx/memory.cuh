@@ -154,6 +154,11 @@ __device__ __forceinline__ void st_global(void* dst, uint32 value) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(dst), "r"(value) : "memory");
 }
 
+// st.global.u16 [dst], value;                                                                PTX ISA 1.0, sm_10
+__device__ __forceinline__ void st_global_16(void* dst, uint32 value) {
+  asm volatile("st.global.u16 [%0], %1;" ::"l"(dst), "h"(static_cast<unsigned short>(value)) : "memory");
+}
+
 // st.global.v2.b32 [dst], {x, y};                                                            PTX ISA 1.0, sm_10
 __device__ __forceinline__ void st_global(void* dst, float x, float y) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(dst), "f"(x), "f"(y) : "memory");

@@ -330,6 +330,7 @@ std::map<std::string, std::function<void(AttentionOptions&)>> setters(const Host
           {"q_scale", [=](O& o) { o.q_scale = t; }},
           {"accumulate", [](O& o) { o.accumulate = Accumulate::fast; }},
           {"out_dtype", [](O& o) { o.out_dtype = DType::f16; }},
+          {"out_scale", [=](O& o) { o.out_scale = t; }},
           {"max_seqlen_q", [](O& o) { o.max_seqlen_q = 4; }},
           {"max_seqlen_kv", [](O& o) { o.max_seqlen_kv = 4; }},
           {"fixed_split_size", [](O& o) { o.fixed_split_size = 64; }},

@@ -83,6 +83,16 @@ TEST_CASE("values that come transposed, in every variant") {
       }
 }
 
+TEST_CASE("outputs of e4m3, of both kinds of values, in every variant") {
+  if (!has_hopper()) return;
+  for (const auto& [head_dim, head_dim_v] : {std::pair{32, 48}, {64, 64}, {128, 128}, {256, 256}})
+    for (const bool values_transposed : {false, true}) {
+      Problem problem = problem_of(head_dim, head_dim_v, values_transposed);
+      problem.values_transposed = values_transposed, problem.out_e4m3 = true;
+      verify_variants(problem, cli::verify_shapes());
+    }
+}
+
 TEST_CASE("sequences of different lengths and pages") {
   if (!has_hopper()) return;
   for (const bool paged : {false, true})

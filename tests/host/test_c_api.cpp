@@ -1013,10 +1013,10 @@ TEST_CASE("a struct without its size is refused") {
 TEST_CASE("options of every version are taken for ever") {
   constexpr std::size_t kFirst = 48, kWithWindow = 56, kWithScores = 88, kWithFunctions = 168, kWithDropout = 208,
                         kWithRagged = 272, kWithPages = 280, kWithPlan = 288, kWithFixedSplits = 296, kWithScales = 312,
-                        kWithProducts = 328, kWithRotaryKeys = 336;
+                        kWithProducts = 328, kWithRotaryKeys = 336, kWithOutScale = 344;
   static_assert(sizeof(flashjit_engine_options) >= 56 && sizeof(flashjit_counters) >= 64);
   static_assert(sizeof(flashjit_function) >= 40 && sizeof(flashjit_capture) == 32);
-  static_assert(sizeof(flashjit_attention_options) >= kWithRotaryKeys && sizeof(flashjit_plan_info) >= 32);
+  static_assert(sizeof(flashjit_attention_options) >= kWithOutScale && sizeof(flashjit_plan_info) >= 32);
   static_assert(sizeof(flashjit_append_options) >= 144);
   static_assert(offsetof(flashjit_append_options, reserved) + sizeof(std::int32_t) == 112);
   static_assert(offsetof(flashjit_attention_options, cu_seqlens_q) == kWithDropout);
@@ -1027,19 +1027,24 @@ TEST_CASE("options of every version are taken for ever") {
   static_assert(offsetof(flashjit_attention_options, v_scale) + sizeof(void*) == kWithScales);
   static_assert(offsetof(flashjit_attention_options, out_dtype) + sizeof(DLDataType) == kWithProducts);
   static_assert(offsetof(flashjit_attention_options, k_rotary) + sizeof(void*) == kWithRotaryKeys);
+  static_assert(offsetof(flashjit_attention_options, out_scale) + sizeof(void*) == kWithOutScale);
   const EnginePointer engine = make_engine("sm_90a");
   Call call;
   const auto status = [&](std::size_t size) {
     call.options.struct_size = size;
     return call(engine);
   };
+  call.options.out_scale = &call.q;
+  CHECK(status(kWithOutScale) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(last_error() == "out_scale: must not be given unless q is of e4m3, which was of bf16");
+  CHECK(status(kWithRotaryKeys) == FLASHJIT_NO_COMPILER);
   call.options.k_rotary = &call.q;
   CHECK(status(kWithRotaryKeys) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error().rfind("k_rotary: ", 0) == 0);
   CHECK(status(kWithProducts) == FLASHJIT_NO_COMPILER);
   call.options.fast_sums = 1, call.options.out_dtype = {kDLInt, 4, 1};
   CHECK(status(kWithProducts) == FLASHJIT_INVALID_ARGUMENT);
-  CHECK(last_error() == "out_dtype: must be f16 or bf16, or all 0 for bf16, was int4");
+  CHECK(last_error() == "out_dtype: must be f16, bf16 or e4m3, or all 0 for bf16, was int4");
   call.options.out_dtype = {0, 0, 0};
   CHECK(status(kWithProducts) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(last_error() == "accumulate: must not be given unless q is of e4m3, which was of bf16");
@@ -1078,8 +1083,9 @@ TEST_CASE("options of every version are taken for ever") {
 TEST_CASE("problems of every version are taken for ever") {
   constexpr std::size_t kFirst = 24, kWithWindow = 32, kWithScores = 48, kWithDropout = 56, kWithFunctions = 96,
                         kWithPages = 104, kWithE4m3 = 112, kWithProducts = 120, kWithBlockScales = 128,
-                        kWithLatent = 136;
-  static_assert(sizeof(flashjit_problem) >= kWithLatent);
+                        kWithLatent = 136, kWithOutput = 144;
+  static_assert(sizeof(flashjit_problem) >= kWithOutput);
+  static_assert(offsetof(flashjit_problem, reserved_end) + sizeof(std::int32_t) == kWithOutput);
   static_assert(offsetof(flashjit_problem, values_transposed) + sizeof(std::int32_t) == kWithLatent);
   static_assert(offsetof(flashjit_problem, k_rotary) + sizeof(std::int32_t) == kWithBlockScales);
   static_assert(offsetof(flashjit_problem, fast_sums) + sizeof(std::int32_t) == kWithProducts);
@@ -1093,6 +1099,9 @@ TEST_CASE("problems of every version are taken for ever") {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
+  problem.out_e4m3 = problem.reserved_end = 7;
+  CHECK(status(kWithOutput) == FLASHJIT_INVALID_ARGUMENT);
+  CHECK(status(kWithLatent) == FLASHJIT_NO_COMPILER);
   problem.latent = problem.values_transposed = 7;
   CHECK(status(kWithLatent) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithBlockScales) == FLASHJIT_NO_COMPILER);

@@ -146,6 +146,7 @@ TEST_CASE("the largest heads have defaults on each architecture, whatever featur
       Problem served = problem;
       const bool multiplies = generator::converts_to_e4m3(architecture);
       served.e4m3_queries &= multiplies, served.fast_sums &= multiplies, served.block_scales &= multiplies;
+      served.values_transposed &= multiplies, served.out_e4m3 &= multiplies;
       if (served.block_scales) served.fast_sums = served.ragged = served.paged = false;
       if (architecture.name != std::string("sm_90a") && !served.e4m3_queries) served.e4m3 = served.token_scales = false;
       CHECK_NOTHROW(default_variants(served, architecture));

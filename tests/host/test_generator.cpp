@@ -106,6 +106,15 @@ TEST_CASE("the hopper plan of known variants") {
         64 * 128 + 32 * (128 + 384) + 64 * 2 * 128 + kBarriers);
 }
 
+TEST_CASE("an output of e4m3 has half of the room on its way") {
+  Problem problem = problem_of(64, 160);
+  problem.e4m3 = problem.e4m3_queries = problem.out_e4m3 = true;
+  const Plan plan = make_plan(problem, parse_variant("hopper-q128-kv64-s2-qs1-whole-2stage-ppoff-dynamic"));
+  CHECK(plan.smem_bytes == 128 * 64 + 2 * 64 * (64 + 2 * 128 + 160) + 128 * 2 * 128 + 256 + 64);
+  CHECK(plan.box_columns.out == 128);
+  CHECK(make_plan(problem, parse_variant("mma-q128-kv32-w4-k1-v1")).smem_bytes == 128 * 160);
+}
+
 TEST_CASE("values that come transposed have one ring, of panels as wide as divide a block's keys") {
   constexpr int kBarriers = 256;
   const auto plan = [](const char* variant, bool transposed) {

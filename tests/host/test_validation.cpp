@@ -289,6 +289,25 @@ TEST_CASE("queries of e4m3 have scales of all, of heads or of heads of sequences
                        "head_dim: must be a multiple of 16 for queries of e4m3, was 24", Error);
 }
 
+TEST_CASE("beside queries of e4m3 the output may be of e4m3, with a scale") {
+  Call call;
+  call.q.dtype = call.k.dtype = call.v.dtype = call.out.dtype = DType::e4m3;
+  call.opts.out_dtype = DType::e4m3;
+  CHECK(to_string(call.validate().problem) == "fwd-bf16-d64-v32-e4m3-e4m3_queries-out_e4m3");
+  call.opts.out_scale = Tensor(address(9), DType::f32, {1});
+  const ForwardCall made = call.validate();
+  CHECK(made.problem == flashjit::parse_problem("fwd-bf16-d64-v32-e4m3-e4m3_queries-out_e4m3"));
+  CHECK(made.problem == flashjit::problem_of(DType::e4m3, 64, 32, call.opts, DType::e4m3));
+  CHECK(flashjit::tuning_class(made.problem) == flashjit::parse_problem("fwd-bf16-d64-v32-e4m3-e4m3_queries"));
+  CHECK(made.out_scale == &*call.opts.out_scale);
+  call.out.dtype = DType::bf16;
+  CHECK_THROWS_WITH_AS(call.validate(), "out: dtype must be e4m3, which is out_dtype, was bf16", Error);
+  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-f16-d64-e4m3-e4m3_queries-out_e4m3"),
+                       "dtype: must be bf16 beside out_e4m3, was f16", Error);
+  CHECK_THROWS_WITH_AS(flashjit::parse_problem("fwd-bf16-d64-out_e4m3"),
+                       doctest::Contains("out_e4m3: must not be true without e4m3_queries"), Error);
+}
+
 TEST_CASE("values of e4m3 are found out to come transposed by their strides") {
   Call call;
   call.q.dtype = call.k.dtype = call.v.dtype = DType::e4m3;

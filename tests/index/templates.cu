@@ -41,6 +41,7 @@
 #include "parts/stored/token_scales.cuh"
 #include "parts/values/latent.cuh"
 #include "parts/values/transposed.cuh"
+#include "parts/written/e4m3.cuh"
 
 // In place of the functions that generator/functions.cpp makes of texts.
 namespace text {
@@ -80,6 +81,7 @@ struct MmaLaunch {
   PagedArguments paged;
   E4m3Arguments e4m3;
   E4m3QueryArguments e4m3_queries;
+  OutScaleArguments out_e4m3;
 };
 
 struct MmaConfig {
@@ -95,6 +97,7 @@ struct MmaConfig {
   using Values = ValuesBy<>;
   using Stored = StoredAs<>;
   using Products = ProductsOf<>;
+  using Written = WrittenAs<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -145,6 +148,7 @@ struct TransposedE4m3MmaConfig : E4m3MmaConfig {
   using Sequences = SequencesBy<>;
   using Keys = KeysBy<>;
   using Values = ValuesBy<TransposedValues>;
+  using Written = WrittenAs<E4m3Output>;
 };
 
 extern "C" __global__ void __launch_bounds__(256, 1) mma_transposed(const __grid_constant__ MmaLaunch args) {
@@ -197,6 +201,7 @@ struct HopperLaunch {
   DropoutArguments dropout;
   E4m3Arguments e4m3;
   E4m3QueryArguments e4m3_queries;
+  OutScaleArguments out_e4m3;
 };
 
 struct HopperConfig {
@@ -213,6 +218,7 @@ struct HopperConfig {
   using Values = ValuesBy<>;
   using Stored = StoredAs<>;
   using Products = ProductsOf<>;
+  using Written = WrittenAs<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
   static constexpr int kHeadDimV = 64;
@@ -273,9 +279,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_e4m3(const __grid_co
   forward_hopper<E4m3Config>(args, ptx::cvta_to_shared(smem));
 }
 
-// The same of values that come transposed.
+// The same of values that come transposed, and an output of 8 bits.
 struct TransposedE4m3Config : E4m3Config {
   using Values = ValuesBy<TransposedValues>;
+  using Written = WrittenAs<E4m3Output>;
+  struct Output : E4m3OutputMatrix {
+    static __device__ void pack(uint32 (&words)[8]);
+  };
 };
 
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_transposed(const __grid_constant__ HopperLaunch args) {

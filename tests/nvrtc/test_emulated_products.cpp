@@ -277,7 +277,7 @@ TEST_CASE("what does not go with products of e4m3 is refused by name") {
   fast.accumulate = Accumulate::fast, of_f16.out_dtype = DType::f16;
   with_16_bits(fast), with_16_bits(of_f16);
   call.options.out_dtype = DType::f32;
-  CHECK(call.error(engine()) == "out_dtype: must be f16 or bf16, was f32");
+  CHECK(call.error(engine()) == "out_dtype: must be f16, bf16 or e4m3, was f32");
   call.options = {};
   call.options.dropout.probability = 0.5f;
   CHECK(call.error(engine()) == "dropout: must not be given beside q of e4m3");

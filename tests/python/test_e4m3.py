@@ -169,6 +169,19 @@ class Products(unittest.TestCase):
         self.assertEqual(self.engine.counters()["compiles"], before)
         self.assertFalse(np.array_equal(*outs))
 
+    def test_output(self):
+        scales = {"q_scale": self.q_scale, "k_scale": self.k_scale, "v_scale": self.v_scale}
+        wide, narrow = np.empty((1, 70, 2, 64), np.float16), stored((1, 70, 2, 64))
+        out_scale = np.float32([0.01])
+        self.engine.prepare("bfloat16", 64, e4m3=True, e4m3_queries=True, out_e4m3=True)
+        before = self.engine.counters()["compiles"]
+        self.engine.attention(self.q, self.k, self.v, out=narrow, out_scale=out_scale, **scales)
+        self.assertEqual(self.engine.counters()["compiles"], before)
+        self.engine.attention(self.q, self.k, self.v, out=wide, **scales)
+        np.testing.assert_allclose(numbers(narrow) * 0.01, wide, rtol=1 / 16 + 1 / 256, atol=1e-4)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^out_scale: must not be given unless out_dtype is e4m3"):
+            self.engine.attention(self.q, self.k, self.v, out=wide, out_scale=out_scale)
+
     def test_transposed_values(self):
         memory = stored((1, 2, 64, 96))
         memory[..., :90] = np.asarray(self.v).view(np.uint8).transpose(0, 2, 3, 1)

@@ -31,11 +31,13 @@ inline void ask(Problem& problem, const generator::FeatureRow& row, bool asked =
     problem.*row.asked.function = asked ? &any_function(row.asked.kind) : nullptr;
   if (problem.paged) problem.ragged = true;       // only these have pages
   if (problem.token_scales) problem.e4m3 = true;  // only these have scales
-  if (problem.fast_sums || problem.block_scales || problem.values_transposed) problem.e4m3_queries = true;
+  if (problem.fast_sums || problem.block_scales || problem.values_transposed || problem.out_e4m3)
+    problem.e4m3_queries = true;
   if (!problem.e4m3_queries) return;
   if (problem.values_transposed) problem.ragged = problem.paged = false;
   // Such sums have no place for scales of blocks, and ragged batches have none.
   if (problem.block_scales) problem.fast_sums = problem.ragged = problem.paged = false;
+  if (problem.out_e4m3) problem.dtype = DType::bf16;
   // These have no dropout, and no scales of tokens.
   problem.e4m3 = true;
   problem.token_scales = problem.dropout = false;

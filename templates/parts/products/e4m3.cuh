@@ -106,6 +106,7 @@ struct E4m3Products {
       of_values = E4m3Centre::kFactor;
       if constexpr (!Config::Products::kScalesBlocks)
         of_values = at(args.e4m3.values, tile.batch, kv_head) * E4m3Centre::kFactor;
+      if constexpr (Config::Written::kElementsOfWord == 2) of_values *= Config::Written::factor(args);
     }
 
     template <class Heads, class Tile>
