@@ -55,12 +55,17 @@ Problem problem_with(std::uint32_t features) {
   return problem;
 }
 
+// What only queries of 8 bits have; values in the memory of the keys are of large heads.
+bool is_of_products(generator::Slot slot) {
+  return slot == generator::Slot::products || slot == generator::Slot::values || slot == generator::Slot::written;
+}
+
 // All, and all that go with 16-bit queries.
 std::vector<std::uint32_t> none_singles_and_all() {
   const std::size_t rows = generator::features().size();
   std::vector<std::uint32_t> chosen{0, (1u << rows) - 1, 0};
   for (std::size_t i = 0; i < rows; ++i)
-    if (generator::features()[i].slot != generator::Slot::products) chosen.back() |= 1u << i;
+    if (!is_of_products(generator::features()[i].slot)) chosen.back() |= 1u << i;
   for (std::size_t i = 0; i < rows; ++i) chosen.push_back(1u << i);
   return chosen;
 }
@@ -114,7 +119,9 @@ std::string try_combination(const Combination& combination) {
     if (problem.block_mask) c.make_block_mask(engine);
     std::string asked;
     const cli::CaseOutputs outputs = c.run(parse_variant(combination.way.variant), [&](const cli::CaseCall& call) {
-      asked = to_string(problem_of(call.q.dtype, 32, 32, call.options, call.k.dtype));
+      Problem of_call = problem_of(call.q.dtype, 32, 32, call.options, call.k.dtype);
+      of_call.values_transposed = problem.values_transposed;  // which strides say
+      asked = to_string(of_call);
       engine.attention(call.q, call.k, call.v, call.out, call.options);
     });
     if (is_refused(problem, combination.way)) return name + ": must be refused";
