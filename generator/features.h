@@ -73,8 +73,6 @@ struct FeatureRow {
   Part curved = {};                 // for gradients, of a text that is not sloping
 
   bool is_in(const Problem& problem) const noexcept { return asked.in(problem); }
-  // What asks for it in a call, as messages name it.
-  std::string_view argument() const noexcept { return asked.flag == &Problem::alibi ? "alibi_slopes" : word; }
 };
 
 // In the order of the words in a spelling, of the arguments in a launch and of the parts in their slots. A feature
