@@ -280,7 +280,7 @@ TEST_CASE("planted faults of the backward kernels of large heads by mma.sync are
       {"every piece is of the first columns", kShape,
        "(is_of_keys(piece) ? piece : piece - kKeyPieces) * pieces_of(columns_of(piece)).width", "0"},
       {"rows that are added up are the block's first ones", kMain, "rows.first += first * rows.stride, ", ""},
-      {"rows beyond the last are read", kMain, "rows.count -= first;", ";"},
+      {"rows beyond the last are read", kMain, "rows.count -= first;", "rows.count -= 0;"},
       {"P is sent in place of dS", kMain, "Shape::kDifferentiates ? ds : p", "p"},
       {"P or dS is that of the first rows", kMain, "first / 16 + k, self.lane());", "k, self.lane());"},
       {"P or dS is not transposed", kMain, "    if constexpr (kOfQueries)\n      Operands<STile>",
