@@ -71,44 +71,15 @@ struct SharedTile {
   template <int kValidColumns, int kThreads, bool kChecked>
   static __device__ __forceinline__ void request(SmemAddress tile, const char* source, int64 row_stride, int valid_rows,
                                                  int thread) {
-    constexpr int kWidth = band_width(kValidColumns / kChunkElements);
-    for_each_band<kValidColumns / kChunkElements, kThreads>(thread, [&](int row, int chunk, auto step) {
-      constexpr int kStep = decltype(step)::value;
-      static_assert(kStep % 8 == 0, "a thread's rows must share one permutation");
-      const SmemAddress dst = tile + offset(row, chunk);
-      const char* src = source + (row - thread / kWidth) * row_stride + (chunk - thread % kWidth) * kChunkBytes;
-#pragma unroll
-      for (int i = 0; i < kRows; i += kStep, src += kStep * row_stride) {
-        if (i + kStep > kRows && row + i >= kRows) continue;
-        if constexpr (kChecked) {
-          ptx::cp_async_16_zero_fill(dst + i * kRowBytes, src, row + i < valid_rows ? kChunkBytes : 0);
-        } else {
-          ptx::cp_async_16(dst + i * kRowBytes, src);
-        }
-      }
-    });
+    request_chunks<kValidColumns / kChunkElements, kThreads, kChecked, false>(tile, source, row_stride, valid_rows,
+                                                                              thread);
   }
 
   // The same of whole rows that all exist, of which kChecked only the first bytes do.
   template <int kThreads, bool kChecked>
   static __device__ __forceinline__ void request_begins(SmemAddress tile, const char* source, int64 row_stride,
                                                         int valid_bytes, int thread) {
-    constexpr int kWidth = band_width(kChunks);
-    for_each_band<kChunks, kThreads>(thread, [&](int row, int chunk, auto step) {
-      constexpr int kStep = decltype(step)::value;
-      static_assert(kStep % 8 == 0, "a thread's rows must share one permutation");
-      const SmemAddress dst = tile + offset(row, chunk);
-      const char* src = source + (row - thread / kWidth) * row_stride + (chunk - thread % kWidth) * kChunkBytes;
-      const int bytes = min(max(valid_bytes - chunk * kChunkBytes, 0), kChunkBytes);
-#pragma unroll
-      for (int i = 0; i < kRows; i += kStep, src += kStep * row_stride) {
-        if (i + kStep > kRows && row + i >= kRows) continue;
-        if constexpr (kChecked)
-          ptx::cp_async_16_zero_fill(dst + i * kRowBytes, src, bytes);
-        else
-          ptx::cp_async_16(dst + i * kRowBytes, src);
-      }
-    });
+    request_chunks<kChunks, kThreads, kChecked, true>(tile, source, row_stride, valid_bytes, thread);
   }
 
   // The same where rows lie anywhere: row_at(row) is where that one begins.
@@ -132,5 +103,30 @@ struct SharedTile {
         if (row + thread < kRows) ptx::st_shared(tile + offset(row + thread, kChunks - 1), ptx::Chunk{0, 0, 0, 0});
       }
     }
+  }
+
+ private:
+  // valid: how many rows there are, or, where all do and kOfBytes, how many bytes of each. Where kChecked, the rest
+  // becomes zeros.
+  template <int kChunksOfRow, int kThreads, bool kChecked, bool kOfBytes>
+  static __device__ __forceinline__ void request_chunks(SmemAddress tile, const char* source, int64 row_stride,
+                                                        int valid, int thread) {
+    constexpr int kWidth = band_width(kChunksOfRow);
+    for_each_band<kChunksOfRow, kThreads>(thread, [&](int row, int chunk, auto step) {
+      constexpr int kStep = decltype(step)::value;
+      static_assert(kStep % 8 == 0, "a thread's rows must share one permutation");
+      const SmemAddress dst = tile + offset(row, chunk);
+      const char* src = source + (row - thread / kWidth) * row_stride + (chunk - thread % kWidth) * kChunkBytes;
+#pragma unroll
+      for (int i = 0; i < kRows; i += kStep, src += kStep * row_stride) {
+        if (i + kStep > kRows && row + i >= kRows) continue;
+        if constexpr (kChecked && kOfBytes)
+          ptx::cp_async_16_zero_fill(dst + i * kRowBytes, src, min(max(valid - chunk * kChunkBytes, 0), kChunkBytes));
+        else if constexpr (kChecked)
+          ptx::cp_async_16_zero_fill(dst + i * kRowBytes, src, row + i < valid ? kChunkBytes : 0);
+        else
+          ptx::cp_async_16(dst + i * kRowBytes, src);
+      }
+    });
   }
 };

@@ -211,7 +211,7 @@ TEST_CASE("planted faults of values that come transposed are found in both famil
       {kHopper,
        {"hopper/tiles.cuh", "return {first_key, tile.kv_head, 0, tile.batch};",
         "return {first_key, 0, 0, tile.batch};"}},
-      {kMma, {"tile/shared_tile.cuh", "min(max(valid_bytes - chunk * kChunkBytes, 0), kChunkBytes)", "kChunkBytes"}},
+      {kMma, {"tile/shared_tile.cuh", "min(max(valid - chunk * kChunkBytes, 0), kChunkBytes)", "kChunkBytes"}},
       {kMma, {"kernels/mma_forward.cuh", "        next_value -= Config::kBlockKv;\n", ""}},
       {kMma, {"kernels/mma_forward.cuh", "kComeTransposed ? piece / Warp::kKeysOfStep : 0;", "0;"}},
       {kMma, {"parts/products/e4m3.cuh", "VTile::move(at, 16 * n, 2 * j)", "VTile::move(at, 16 * n, j)"}},
