@@ -154,7 +154,8 @@ void print_text(const AttendOptions& options, const Answer& answer, const std::o
     for (const auto& [name, comparison] : *check) print_comparison(name, comparison);
   std::vector<std::string> written;
   for (const ResultFile* result : wanted_results(options)) written.push_back(options.*result->path);
-  if (!options.output.empty()) written.front() += fmt::format(" {} {}", to_string(answer.out.shape()), options.dtype);
+  if (!options.output.empty())
+    written.front() += fmt::format(" {} {}", to_string(answer.out.shape()), to_string(answer.out.dtype()));
   const bool is_written = !check || has_passed(*check);
   print_out("{:<10}{}\n", "written", is_written ? fmt::format("{}", fmt::join(written, ", ")) : "nothing");
 }
