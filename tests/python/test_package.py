@@ -189,7 +189,7 @@ class Surface(unittest.TestCase):
                           "bias", "boolean_mask", "documents", "prefix", "tree", "score", "mask", "query_offsets",
                           "key_offsets", "block_mask", "dropout", "dropout_seed", "dropout_offset", "dropout_state",
                           "dropout_mask", "cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "leftpad_kv",
-                          "batch_indices_kv", "page_table", "k_scale", "v_scale", "q_scale", "k_rotary",
+                          "batch_indices_kv", "page_table", "k_scale", "v_scale", "q_scale", "k_rotary", "out_scale",
                           "max_seqlen_q", "max_seqlen_kv", "fixed_split_size", "accumulate", "plan", "out", "lse", "stream", "variant", "engine"])
         self.assertEqual(list(inspect.signature(flashjit.Engine.attention).parameters)[1:], list(parameters)[:-1])
         for name in ("prepare", "prepare_backward"):
