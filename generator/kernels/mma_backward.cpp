@@ -40,14 +40,15 @@ struct DefaultRow {
 constexpr DefaultRow kDefaults[] = {{64, {128, 128, 8, 1, 1}}, {64, {64, 64, 4, 1, 2}},  {128, {64, 128, 8, 1, 1}},
                                     {128, {64, 64, 8, 1, 1}},  {256, {64, 64, 8, 1, 1}}, {256, {32, 32, 4, 1, 1}}};
 // Of head dims above those: by the model of docs/kernels/large_heads.md. The second one where beside sums of so many
-// columns there are too few registers for what changes scores, hides them or drops their probabilities.
+// columns there are too few registers for anything but full and causal masks.
 constexpr MmaBackwardVariant kLargeDefault{64, 64, 8, 2, 2}, kLargeDefaultOfFewKeys{64, 32, 8, 1, 2};
-constexpr int kMostColumnsBesideParts = 512;
+constexpr int kMostColumnsBesideFeatures = 512;
 
 MmaBackwardVariant default_large_backward(const Problem& problem) {
-  const bool has_parts =
-      has_part(Slot::score, problem) || has_part(Slot::predicate, problem) || has_part(Slot::probability, problem);
-  return has_parts && problem.head_dim > kMostColumnsBesideParts ? kLargeDefaultOfFewKeys : kLargeDefault;
+  const bool has_features = std::any_of(features().begin(), features().end(), [&](const FeatureRow& row) {
+    return row.is_in(problem) && row.asked.flag != &Problem::causal;
+  });
+  return has_features && problem.head_dim > kMostColumnsBesideFeatures ? kLargeDefaultOfFewKeys : kLargeDefault;
 }
 
 // As BackwardShape lays it out.

@@ -60,7 +60,7 @@ class BackwardScores {
       const KeptPairs kept = kept_of(place, query, at);
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
-        const uint32 stays = stays_of(kept, n, at.column);
+        const uint32 stays = stays_of(kept, n, at.first_key + at.column);
         float p[2], ds[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
@@ -162,12 +162,12 @@ class BackwardScores {
     const int64 index = row_index(head, query);
     return {ptx::ld_global_float(launch.core.lse_log2 + index), ptx::ld_global_float(launch.core.row_sums + index)};
   }
-  // Of as many keys as are drawn at once, the block's column among them.
+  // Of as many keys as are drawn at once, the block's column among them. Blocks may begin at the second half of those.
   __device__ __forceinline__ KeptPairs kept_of(const RowPlace& place, int query, const Place& at) const {
     if constexpr (Dropouts::kAny) {
       const Dropouts dropouts(launch);
       KeptPairs kept = dropouts.row([&] { return at_position(place, mask.position(query)); })
-                           .kept(at.first_key + at.column / kKeptKeys * kKeptKeys + lane % 4 * 2);
+                           .kept((at.first_key + at.column) / kKeptKeys * kKeptKeys + lane % 4 * 2);
 #pragma unroll
       for (uint32& pair : kept.x) pair ^= dropouts.flips();
       return kept;
@@ -176,11 +176,11 @@ class BackwardScores {
     }
   }
   // Where there are half as many columns as are drawn at once, every other time they are the second half of those.
-  __device__ __forceinline__ static uint32 stays_of(const KeptPairs& kept, int n, int column) {
+  __device__ __forceinline__ static uint32 stays_of(const KeptPairs& kept, int n, int first_key) {
     constexpr int kHalf = kKeptKeys / 16;
     static_assert(kKeys == kKeptKeys || 2 * kKeys == kKeptKeys, "columns must be all or half of them");
     if constexpr (kKeys == kKeptKeys) return kept.x[n];
-    return column % kKeptKeys == 0 ? kept.x[n % kHalf] : kept.x[n % kHalf + kHalf];
+    return first_key % kKeptKeys == 0 ? kept.x[n % kHalf] : kept.x[n % kHalf + kHalf];
   }
 
   __device__ __forceinline__ static RowPlace at_position(const RowPlace& place, int position) {
