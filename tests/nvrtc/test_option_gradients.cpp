@@ -112,9 +112,13 @@ TEST_CASE("gradients of slopes and of a bias by masks, dropout, scales and varia
        [](Case& c) {
          c.values(&O::documents, DType::i32, {1, c.sizes.seqlen_kv}, [](std::int64_t i) { return i / 30 % 2; });
        }},
-      {"q64-kv128-w8-r2-s1", [](Case& c) {
+      {"q64-kv128-w8-r2-s1",
+       [](Case& c) {
          c.values(&O::boolean_mask, DType::boolean, {1, 1, c.sizes.seqlen_q, c.sizes.seqlen_kv},
                   [](std::int64_t i) { return i % 5 != 2 && i % 300 > 7; });
+       }},
+      {"q64-kv16-w4-r1-s1", [](Case& c) {  // of 32 keys that are drawn at once a block has half
+         c.options.dropout = {0.3, 3, 4};
        }}};
   for (const auto& [queries, keys] : {std::pair{70, 150}, {130, 40}, {1, 129}, {3, 5}})
     for (std::size_t i = 0; i < ways.size(); ++i) {
