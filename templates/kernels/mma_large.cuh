@@ -17,6 +17,7 @@
 
 #include "mma/forward_tile.cuh"
 #include "mma/large_shape.cuh"
+#include "mma/piece_ring.cuh"
 #include "mma/shared_rows.cuh"
 #include "mma/shared_rows_scales.cuh"
 #include "ptx/barrier.cuh"
@@ -47,8 +48,7 @@ class LargeForwardMma : public LargeForwardTile<Config> {
   using typename Base::Sequences;
   using typename Base::Tile;
 
-  // So many pieces are requested before the one at hand, whose slot the next one but these gets.
-  static constexpr int kLead = Shape::kSlots - 1;
+  using Ring = PieceRing<Shape>;
 
  public:
   __device__ __forceinline__ LargeForwardMma(const typename Config::Arguments& arguments, SmemAddress smem, bool far)
@@ -133,25 +133,19 @@ class LargeForwardMma : public LargeForwardTile<Config> {
 
   // --- The ring of pieces -------------------------------------------------------------------------------------------
 
-  // Waits for a piece of block i, and requests another into the slot that everybody has read then.
+  // Waits for a piece of block i.
   template <int kPiece>
   __device__ __forceinline__ SmemAddress next_piece(int i) {
-    ptx::cp_async_wait_group<kLead - 1>();
-    ptx::bar_sync();
-    request<kPiece + kLead>(i, past_slot);
-    past_slot = next_slot;
-    next_slot =
-        next_slot + Shape::kSlotBytes == smem + Shape::kRingEnd ? smem + Shape::kRing : next_slot + Shape::kSlotBytes;
-    return past_slot;
+    return ring.take(smem, [&](SmemAddress slot) { request<kPiece + Ring::kLead>(i, slot); });
   }
 
   template <int kPiece = 0>
   __device__ __forceinline__ void fill_ring() {
-    if constexpr (kPiece < kLead) {
-      request<kPiece>(0, smem + Shape::kRing + kPiece * Shape::kSlotBytes);
+    if constexpr (kPiece < Ring::kLead) {
+      request<kPiece>(0, Ring::slot(smem, kPiece));
       fill_ring<kPiece + 1>();
     } else {
-      next_slot = smem + Shape::kRing, past_slot = smem + Shape::kRing + kLead * Shape::kSlotBytes;
+      ring.begin(smem);
     }
   }
 
@@ -238,5 +232,5 @@ class LargeForwardMma : public LargeForwardTile<Config> {
   const char* values;
   const char* rotary;  // columns of keys, where they stand apart
   SharedRowsScales<Config, Shape> scales;
-  SmemAddress next_slot, past_slot;  // of the pieces that are read next and were read last
+  Ring ring;
 };

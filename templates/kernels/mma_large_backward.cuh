@@ -20,7 +20,7 @@
 #include "mma/backward_scores.cuh"
 #include "mma/large_backward_shape.cuh"
 #include "mma/operands.cuh"
-#include "ptx/barrier.cuh"
+#include "mma/piece_ring.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/made_here.cuh"
@@ -40,8 +40,7 @@ class LargeBackwardMma {
   using Products = typename BlockScores::Products;
   static constexpr bool kOfQueries = Shape::kOfQueries;
 
-  // So many pieces are requested before the one at hand, whose slot the next one but these gets.
-  static constexpr int kLead = Shape::kSlots - 1;
+  using Ring = PieceRing<Shape>;
 
  public:
   // The block's rows, where there are some.
@@ -169,25 +168,19 @@ class LargeBackwardMma {
 
   // --- The ring of pieces -------------------------------------------------------------------------------------------
 
-  // Waits for a piece of block i, and requests another into the slot that everybody has read then.
+  // Waits for a piece of block i.
   template <int kPiece>
   __device__ __forceinline__ SmemAddress next_piece(int i) {
-    ptx::cp_async_wait_group<kLead - 1>();
-    ptx::bar_sync();
-    request<kPiece + kLead>(i, past_slot);
-    past_slot = next_slot;
-    next_slot =
-        next_slot + Shape::kSlotBytes == smem + Shape::kSmemBytes ? smem + Shape::kRing : next_slot + Shape::kSlotBytes;
-    return past_slot;
+    return ring.take(smem, [&](SmemAddress slot) { request<kPiece + Ring::kLead>(i, slot); });
   }
 
   template <int kPiece = 0>
   __device__ __forceinline__ void fill_ring() {
-    if constexpr (kPiece < kLead) {
-      request<kPiece>(0, smem + Shape::kRing + kPiece * Shape::kSlotBytes);
+    if constexpr (kPiece < Ring::kLead) {
+      request<kPiece>(0, Ring::slot(smem, kPiece));
       fill_ring<kPiece + 1>();
     } else {
-      next_slot = smem + Shape::kRing, past_slot = smem + Shape::kRing + kLead * Shape::kSlotBytes;
+      ring.begin(smem);
     }
   }
 
@@ -324,6 +317,6 @@ class LargeBackwardMma {
   const SmemAddress smem;
   const Work work;
   BlockScores scores;
-  SmemAddress next_slot, past_slot;  // of the pieces that are read next and were read last
+  Ring ring;
   Accumulator<Shape::kRowTiles, 2 * Shape::kDimTiles> sum;
 };

@@ -268,15 +268,14 @@ TEST_CASE("backward kernels of large heads by mma.sync compile for every target 
 
 TEST_CASE("planted faults of the backward kernels of large heads by mma.sync are found") {
   constexpr const char *kMain = "kernels/mma_large_backward.cuh", *kShape = "mma/large_backward_shape.cuh",
-                       *kWork = "attention/large_backward_work.cuh", *kMath = "mma/backward_scores.cuh";
+                       *kWork = "attention/large_backward_work.cuh", *kMath = "mma/backward_scores.cuh",
+                       *kPieces = "mma/piece_ring.cuh";
   const std::vector<tests::BackwardFault> faults{
-      {"pieces are read before they have come", kMain, "    ptx::cp_async_wait_group<kLead - 1>();\n", ""},
-      {"pieces are waited for one too late", kMain, "cp_async_wait_group<kLead - 1>", "cp_async_wait_group<kLead>"},
-      {"pieces are read before the other warps' have come, and come while they are read", kMain,
-       "    ptx::bar_sync();\n    request<kPiece + kLead>(i, past_slot);",
-       "    request<kPiece + kLead>(i, past_slot);"},
-      {"a piece comes in the place of the next one", kMain, "request<kPiece + kLead>(i, past_slot);",
-       "request<kPiece + kLead>(i, next_slot);"},
+      {"pieces are read before they have come", kPieces, "    ptx::cp_async_wait_group<kLead - 1>();\n", ""},
+      {"pieces are waited for one too late", kPieces, "cp_async_wait_group<kLead - 1>", "cp_async_wait_group<kLead>"},
+      {"pieces are read before the other warps' have come, and come while they are read", kPieces,
+       "    ptx::bar_sync();\n    request(past);", "    request(past);"},
+      {"a piece comes in the place of the next one", kPieces, "request(past);", "request(next);"},
       {"pieces behind the last block are not counted", kMain, "    }\n    ptx::cp_async_commit_group();",
        "      ptx::cp_async_commit_group();\n    }"},
       {"pieces are those of this block for ever", kMain, "    i += kPiece / Shape::kPieces;\n", ""},
