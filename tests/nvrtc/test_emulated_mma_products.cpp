@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -12,28 +11,13 @@
 #include "cli/verify/schedules.h"
 #include "flashjit/flashjit.h"
 #include "tests/support/e4m3_call.h"
-#include "tests/support/kept_kernels.h"
+#include "tests/support/emulating_engine.h"
 #include "tests/support/plant.h"
 #include "tests/support/sample.h"
 #include "tests/support/temporary_directory.h"
 
-namespace {
-
 using namespace flashjit;
-using tests::E4m3Call, tests::problem_of_e4m3;
-
-EngineOptions options_of(const std::string& architecture) {
-  EngineOptions options = tests::options_with_kept_kernels();
-  options.emulate = architecture;
-  return options;
-}
-// One for each architecture.
-Engine& engine_of(const std::string& architecture) {
-  static std::map<std::string, Engine> engines;
-  return engines.try_emplace(architecture, options_of(architecture)).first->second;
-}
-
-}  // namespace
+using tests::E4m3Call, tests::emulating, tests::engine_for, tests::problem_of_e4m3;
 
 TEST_CASE("mma.sync multiplies e4m3 at head dims of every kind") {
   struct Dims2 {
@@ -52,7 +36,7 @@ TEST_CASE("mma.sync multiplies e4m3 at head dims of every kind") {
           CAPTURE(std::string(architecture));
           CAPTURE(to_string(problem));
           for (const cli::CaseShape& shape : cli::shapes_for(problem, cli::emulated_shapes()))
-            CHECK(cli::VerifyCase(problem, shape, kHostMemory).problem_with(engine_of(architecture), {}) == "");
+            CHECK(cli::VerifyCase(problem, shape, kHostMemory).problem_with(engine_for(architecture), {}) == "");
         }
 }
 
@@ -70,7 +54,7 @@ TEST_CASE("mma.sync multiplies e4m3 in every way in which blocks are visited") {
       CAPTURE(std::string(variant));
       const Problem problem = problem_of_e4m3(64, 48, is_fast);
       for (const cli::CaseShape& shape : cli::shapes_for(problem, cli::emulated_shapes()))
-        CHECK(cli::VerifyCase(problem, shape, kHostMemory).problem_with(engine_of("sm_89"), parse_variant(variant)) ==
+        CHECK(cli::VerifyCase(problem, shape, kHostMemory).problem_with(engine_for("sm_89"), parse_variant(variant)) ==
               "");
     }
 }
@@ -79,7 +63,7 @@ TEST_CASE("mma.sync of e4m3 under many schedules") {
   for (const char* variant :
        {"mma-q64-kv32-w4-k2-v2-c1-overlap-qsmem", "mma-q128-kv64-w8-k2-v3-c1-rotate-qsmem-splitkv"}) {
     const cli::VerifyCase c(problem_of_e4m3(48, 80, false), {1, 200, 230, 2, 1}, kHostMemory);
-    const cli::ScheduleOutcome outcome = run_schedules(engine_of("sm_89"), c, parse_variant(variant), {.count = 20});
+    const cli::ScheduleOutcome outcome = run_schedules(engine_for("sm_89"), c, parse_variant(variant), {.count = 20});
     CHECK(outcome.runs == 20);
     CHECK(outcome.problems == std::vector<std::string>{});
   }
@@ -87,27 +71,27 @@ TEST_CASE("mma.sync of e4m3 under many schedules") {
 
 TEST_CASE("mma.sync of e4m3 with scales of all, of heads and of heads of batch entries, and packed sequences") {
   E4m3Call call({2, 70, 6, 64}, {2, 130, 3, 64});
-  CHECK(call.problem(engine_of("sm_89")) == "");
+  CHECK(call.problem(engine_for("sm_89")) == "");
   for (const auto& [of_q, of_k, of_v] : {std::array<Dims, 3>{Dims{1}, Dims{1}, Dims{1}},
                                          {Dims{2, 6}, Dims{2, 3}, Dims{2, 3}},
                                          {Dims{2, 6}, Dims{1}, Dims{3}}}) {
     call.set_scales(of_q, of_k, of_v);
-    CHECK(call.problem(engine_of("sm_89")) == "");
+    CHECK(call.problem(engine_for("sm_89")) == "");
   }
   call.options.softcap = 2, call.options.softmax_scale = -0.2f, call.options.causal = true;
-  CHECK(call.problem(engine_of("sm_89")) == "");
+  CHECK(call.problem(engine_for("sm_89")) == "");
   // Few queries, whose heads share tiles where one scale is for all of them.
   E4m3Call few({2, 3, 8, 64}, {2, 500, 2, 64});
-  CHECK(few.problem(engine_of("sm_89")) == "");
+  CHECK(few.problem(engine_for("sm_89")) == "");
   few.set_scales({2, 8}, {2, 2}, {2, 2});
-  CHECK(few.problem(engine_of("sm_89")) == "");
+  CHECK(few.problem(engine_for("sm_89")) == "");
   E4m3Call packed({1, 150, 4, 32}, {1, 260, 2, 32});
   const double starts[] = {0, 20, 20, 150}, key_starts[] = {0, 100, 130, 260};
   const HostTensor of_queries = HostTensor::from_doubles(DType::i32, {4}, starts, 4),
                    of_keys = HostTensor::from_doubles(DType::i32, {4}, key_starts, 4);
   packed.options.cu_seqlens_q = of_queries.view(), packed.options.cu_seqlens_kv = of_keys.view();
   packed.set_scales({3, 4}, {3, 2}, {3, 2});
-  CHECK(packed.problem(engine_of("sm_89")) == "");
+  CHECK(packed.problem(engine_for("sm_89")) == "");
 }
 
 TEST_CASE("mma.sync of e4m3 with scales of blocks of rows") {
@@ -115,14 +99,14 @@ TEST_CASE("mma.sync of e4m3 with scales of blocks of rows") {
   for (const auto& [of_q, of_k, of_v] :
        {std::array<Dims, 3>{Dims{2, 6, 3}, Dims{2, 3, 4}, Dims{2, 3, 4}}, {Dims{2, 6}, Dims{1}, Dims{2, 3, 4}}}) {
     call.set_scales(of_q, of_k, of_v);
-    CHECK(call.problem(engine_of("sm_89")) == "");
+    CHECK(call.problem(engine_for("sm_89")) == "");
   }
   // Heads of which all have one scale share tiles.
   E4m3Call few({2, 5, 8, 64}, {2, 500, 2, 64});
   few.set_scales({1}, {2, 2, 4}, {2, 2, 4});
-  CHECK(few.problem(engine_of("sm_89")) == "");
+  CHECK(few.problem(engine_for("sm_89")) == "");
   call.options.variant = parse_variant("mma-q64-kv96-w4-k1-v1-c1");
-  CHECK(call.error(engine_of("sm_89")) == "variant: block_kv must divide 128 where these rows have a scale, was 96");
+  CHECK(call.error(engine_for("sm_89")) == "variant: block_kv must divide 128 where these rows have a scale, was 96");
 }
 
 // What the copy engine cannot be told of is read all the same.
@@ -131,23 +115,23 @@ TEST_CASE("mma.sync of e4m3 takes keys and values that all heads have in common"
   const auto repeated = [](const HostTensor& rows) {
     return Tensor(const_cast<void*>(rows.data()), rows.dtype(), {1, 90, 4, 32}, {90 * 32, 32, 0, 1});
   };
-  const DeviceTensor once = engine_of("sm_89").attention(call.q.view(), call.k.view(), call.v.view()),
-                     of_each = engine_of("sm_89").attention(call.q.view(), repeated(call.k), repeated(call.v));
+  const DeviceTensor once = engine_for("sm_89").attention(call.q.view(), call.k.view(), call.v.view()),
+                     of_each = engine_for("sm_89").attention(call.q.view(), repeated(call.k), repeated(call.v));
   CHECK(HostTensor::from_device(once).to_doubles() == HostTensor::from_device(of_each).to_doubles());
 }
 
 TEST_CASE("by mma.sync, too, one key comes out as it is") {
   for (const bool is_fast : {false, true})
     for (const double scale : {1e-6, 1.0, 300.0, 1e5})
-      CHECK(tests::one_key_comes_out_as_it_is(engine_of("sm_89"), is_fast, scale));
+      CHECK(tests::one_key_comes_out_as_it_is(engine_for("sm_89"), is_fast, scale));
 }
 
 // With the bits that sm_89 keeps of sums.
 TEST_CASE("by mma.sync, too, values with a mean keep it over 16384 keys, unless sums are fast") {
   const tests::MeanOfManyKeys mean;
   constexpr const char* kVariant = "mma-q64-kv64-w4-k2-v2-c2-overlap-qregs";
-  const double of_exact = mean.is_off_by(engine_of("sm_89"), Accumulate::exact, kVariant),
-               of_fast = mean.is_off_by(engine_of("sm_89"), Accumulate::fast, kVariant);
+  const double of_exact = mean.is_off_by(engine_for("sm_89"), Accumulate::exact, kVariant),
+               of_fast = mean.is_off_by(engine_for("sm_89"), Accumulate::fast, kVariant);
   MESSAGE(of_exact, " and ", of_fast);
   CHECK(of_exact <= 1e-3);
   CHECK(of_fast > 1e-2);
@@ -155,16 +139,16 @@ TEST_CASE("by mma.sync, too, values with a mean keep it over 16384 keys, unless 
 
 TEST_CASE("what mma.sync does not multiply is refused by name") {
   E4m3Call call({1, 70, 4, 64}, {1, 130, 2, 64});
-  CHECK(call.error(engine_of("sm_86")).find("products of e4m3 need sm_89 or a later architecture") !=
+  CHECK(call.error(engine_for("sm_86")).find("products of e4m3 need sm_89 or a later architecture") !=
         std::string::npos);
   call.options.variant = parse_variant("mma-q64-kv48-w4-k1-v1-c1");
-  CHECK(call.error(engine_of("sm_89")) == "variant: block_kv must be a multiple of 32 for queries of e4m3, was 48");
+  CHECK(call.error(engine_for("sm_89")) == "variant: block_kv must be a multiple of 32 for queries of e4m3, was 48");
   call.options.variant = parse_variant("mma-q64-kv64-w4-k1-v1-c1-x2");
-  CHECK(call.error(engine_of("sm_89")) == "variant: ldmatrix must be x4 for queries of e4m3, was 2");
+  CHECK(call.error(engine_for("sm_89")) == "variant: ldmatrix must be x4 for queries of e4m3, was 2");
   call.options.variant = parse_variant("mma-q64-kv64-w4-k1-v1-c1");
-  CHECK(call.error(engine_of("sm_90a")).find("variant: family must be hopper for") == 0);
+  CHECK(call.error(engine_for("sm_90a")).find("variant: family must be hopper for") == 0);
   call.options.variant.reset();
-  CHECK(call.problem(engine_of("sm_89")) == "");
+  CHECK(call.problem(engine_for("sm_89")) == "");
 }
 
 TEST_CASE("planted faults of scales of blocks are found in both families") {
@@ -189,9 +173,9 @@ TEST_CASE("planted faults of scales of blocks are found in both families") {
   call.set_scales({1, 2, 3}, {1, 1, 4}, {1, 1, 4});
   for (const Fault& fault : tests::sample(faults)) {
     CAPTURE(std::string(fault.planted.original));
-    CHECK(call.problem(engine_of(fault.architecture)) == "");
+    CHECK(call.problem(engine_for(fault.architecture)) == "");
     const tests::TemporaryDirectory directory;
-    Engine faulty(tests::with_fault(options_of(fault.architecture), fault.planted, directory.path()));
+    Engine faulty(tests::with_fault(emulating(fault.architecture), fault.planted, directory.path()));
     CHECK(call.problem(faulty) != "");
   }
 }
@@ -231,10 +215,10 @@ TEST_CASE("planted faults of mma.sync's products of e4m3 are found") {
     }
     return false;
   };
-  CHECK_FALSE(finds(options_of("sm_89")));
+  CHECK_FALSE(finds(emulating("sm_89")));
   for (const tests::PlantedFault& fault : tests::sample(faults)) {
     CAPTURE(std::string(fault.original));
     const tests::TemporaryDirectory directory;
-    CHECK(finds(tests::with_fault(options_of("sm_89"), fault, directory.path())));
+    CHECK(finds(tests::with_fault(emulating("sm_89"), fault, directory.path())));
   }
 }
