@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -13,7 +12,7 @@
 #include "cli/verify/schedules.h"
 #include "flashjit/flashjit.h"
 #include "tests/support/e4m3_call.h"
-#include "tests/support/kept_kernels.h"
+#include "tests/support/emulating_engine.h"
 #include "tests/support/plant.h"
 #include "tests/support/sample.h"
 #include "tests/support/temporary_directory.h"
@@ -21,18 +20,7 @@
 namespace {
 
 using namespace flashjit;
-using tests::E4m3Call;
-
-EngineOptions options_of(const std::string& architecture) {
-  EngineOptions options = tests::options_with_kept_kernels();
-  options.emulate = architecture;
-  return options;
-}
-// One for each architecture.
-Engine& engine_of(const std::string& architecture) {
-  static std::map<std::string, Engine> engines;
-  return engines.try_emplace(architecture, options_of(architecture)).first->second;
-}
+using tests::E4m3Call, tests::emulating, tests::engine_for;
 
 Problem problem_of(int head_dim, int head_dim_v, bool is_fast) {
   Problem problem = tests::problem_of_e4m3(head_dim, head_dim_v, is_fast);
@@ -64,7 +52,7 @@ TEST_CASE("an output of e4m3, at head dims of every kind") {
         CAPTURE(std::string(architecture));
         CAPTURE(to_string(problem));
         for (const cli::CaseShape& shape : cli::shapes_for(problem, cli::emulated_shapes()))
-          CHECK(cli::VerifyCase(problem, shape, kHostMemory).problem_with(engine_of(architecture), {}) == "");
+          CHECK(cli::VerifyCase(problem, shape, kHostMemory).problem_with(engine_for(architecture), {}) == "");
       }
 }
 
@@ -72,24 +60,25 @@ TEST_CASE("an output of e4m3, by each way in which it leaves") {
   struct Way {
     const char *architecture, *variant;
     bool transposed;
+    int head_dim_v = 144;
   };
   constexpr Way kWays[] = {{"sm_90a", "hopper-q128-kv64-s2-qs1-half-2stage-ppoff-rare-dynamic-split", false},
-                           {"sm_90a", "hopper-q192-kv64-s2-qs1-whole-2stage-ppoff-lazy-dynamic-fused", false},
+                           {"sm_90a", "hopper-q192-kv64-s2-qs1-whole-2stage-ppoff-lazy-dynamic-fused", false, 80},
                            {"sm_90a", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv", false},
                            {"sm_90a", "hopper-q64-kv64-s2-qs2-whole-2stage-ppoff-rare-dynamic-split-splitkv", true},
-                           {"sm_89", "mma-q128-kv64-w4-k2-v1-c1-overlap-linear-qregs", false},
-                           {"sm_89", "mma-q128-kv64-w4-k2-v1-c1-overlap-qsmem", true},
+                           {"sm_89", "mma-q128-kv64-w4-k2-v1-c1-overlap-linear-qregs", false, 48},
+                           {"sm_89", "mma-q128-kv64-w4-k2-v1-c1-overlap-qsmem", true, 48},
                            {"sm_89", "mma-q64-kv64-w4-k2-v2-c1-overlap-qregs-splitkv", false},
                            {"sm_89", "mma-q64-kv64-w4-k2-v2-c1-overlap-qregs-splitkv", true}};
   tests::Sampler sampler;
   for (const Way& way : kWays) {
     if (!sampler.takes_next()) continue;
     CAPTURE(std::string(way.variant));
-    Problem problem = problem_of(64, 144, false);
+    Problem problem = problem_of(64, way.head_dim_v, false);
     problem.values_transposed = way.transposed;
     for (const cli::CaseShape& shape : cli::shapes_for(problem, cli::emulated_shapes()))
       CHECK(cli::VerifyCase(problem, shape, kHostMemory)
-                .problem_with(engine_of(way.architecture), parse_variant(way.variant)) == "");
+                .problem_with(engine_for(way.architecture), parse_variant(way.variant)) == "");
   }
 }
 
@@ -99,10 +88,10 @@ TEST_CASE("an output of e4m3 is the result over its scale, rounded, and at most 
     for (const double scale : {1.0, 0.375, 1e-4}) {
       CAPTURE(scale);
       call.options = {};
-      const std::vector<double> wide = attend(engine_of(architecture), call);
+      const std::vector<double> wide = attend(engine_for(architecture), call);
       const HostTensor of_out = scale_of(scale);
       call.options.out_dtype = DType::e4m3, call.options.out_scale = of_out.view();
-      const std::vector<double> narrow = attend(engine_of(architecture), call);
+      const std::vector<double> narrow = attend(engine_for(architecture), call);
       double most = 0;
       for (std::size_t i = 0; i < wide.size(); ++i) {
         const double wanted = std::clamp(wide[i] / scale, -448.0, 448.0);
@@ -118,10 +107,10 @@ TEST_CASE("an output of e4m3 without a scale has that of 1, and rows that see no
   E4m3Call call({1, 90, 2, 32}, {1, 40, 2, 32});
   call.options.causal = true, call.options.out_dtype = DType::e4m3;
   for (const char* architecture : {"sm_90a", "sm_89"}) {
-    const std::vector<double> without = attend(engine_of(architecture), call);
+    const std::vector<double> without = attend(engine_for(architecture), call);
     const HostTensor one = scale_of(1);
     call.options.out_scale = one.view();
-    CHECK(attend(engine_of(architecture), call) == without);
+    CHECK(attend(engine_for(architecture), call) == without);
     call.options.out_scale.reset();
     CHECK(std::all_of(without.begin(), without.begin() + 50 * 2 * 32, [](double value) { return value == 0; }));
   }
@@ -132,7 +121,7 @@ TEST_CASE("NaN stays NaN in an output of e4m3") {
   store_element(call.q.data(), DType::e4m3, 0, std::numeric_limits<double>::quiet_NaN());
   call.options.out_dtype = DType::e4m3;
   for (const char* architecture : {"sm_90a", "sm_89"}) {
-    const std::vector<double> out = attend(engine_of(architecture), call);
+    const std::vector<double> out = attend(engine_for(architecture), call);
     CHECK(std::all_of(out.begin(), out.begin() + 32, [](double value) { return std::isnan(value); }));
     CHECK(std::none_of(out.begin() + 32, out.end(), [](double value) { return std::isnan(value); }));
   }
@@ -142,18 +131,18 @@ TEST_CASE("an output of e4m3 where it must not be, and a scale of none, are refu
   E4m3Call call({1, 20, 2, 32}, {1, 40, 2, 32});
   const HostTensor one = scale_of(1), two = HostTensor(DType::f32, {2}), of_16_bits(DType::f16, {1});
   call.options.out_scale = one.view();
-  CHECK(call.error(engine_of("sm_90a")) == "out_scale: must not be given unless out_dtype is e4m3, which was bf16");
+  CHECK(call.error(engine_for("sm_90a")) == "out_scale: must not be given unless out_dtype is e4m3, which was bf16");
   call.options.out_dtype = DType::e4m3, call.options.out_scale = two.view();
-  CHECK(call.error(engine_of("sm_90a")) == "out_scale: must be [1], had shape [2]");
+  CHECK(call.error(engine_for("sm_90a")) == "out_scale: must be [1], had shape [2]");
   call.options.out_scale = of_16_bits.view();
-  CHECK(call.error(engine_of("sm_90a")) == "out_scale: dtype must be f32, was f16");
+  CHECK(call.error(engine_for("sm_90a")) == "out_scale: dtype must be f32, was f16");
   const HostTensor rows = HostTensor::random_normal(DType::bf16, {1, 20, 2, 32}, 1);
   AttentionOptions options;
   options.out_scale = one.view();
-  CHECK_THROWS_WITH_AS(engine_of("sm_90a").attention(rows.view(), rows.view(), rows.view(), options),
+  CHECK_THROWS_WITH_AS(engine_for("sm_90a").attention(rows.view(), rows.view(), rows.view(), options),
                        "out_scale: must not be given unless q is of e4m3, which was of bf16", Error);
   const HostTensor out(DType::e4m3, {1, 20, 2, 32});
-  CHECK_THROWS_WITH_AS(engine_of("sm_90a").attention(rows.view(), rows.view(), rows.view(), out.view()),
+  CHECK_THROWS_WITH_AS(engine_for("sm_90a").attention(rows.view(), rows.view(), rows.view(), out.view()),
                        "out: dtype must be bf16 like that of q, was e4m3", Error);
 }
 
@@ -171,7 +160,7 @@ TEST_CASE("planted faults of outputs of e4m3 are found") {
       {"sm_90a",
        kHopper,
        {"hopper/store.cuh", "OutputTile::kPanelColumns * kElementsOfWord", "OutputTile::kPanelColumns"}},
-      {"sm_90a", kHopper, {"parts/products/e4m3.cuh", "of_values *= Config::Written::factor(args);", ""}},
+      {"sm_90a", kHopper, {"parts/products/e4m3.cuh", "of_values *= Config::Written::factor(args);", ";"}},
       {"sm_90a", kSplit, {"kernels/combine.cuh", "args.out + row.out + column, ", "args.out + row.out + column * 2, "}},
       {"sm_89", kMma, {"mma/store.cuh", " + n % 2 * kTileBytes", ""}, true},
       {"sm_89",
@@ -187,8 +176,8 @@ TEST_CASE("planted faults of outputs of e4m3 are found") {
   };
   for (const Fault& fault : tests::sample(faults)) {
     CAPTURE(std::string(fault.planted.original));
-    CHECK_FALSE(finds(options_of(fault.architecture), fault));
+    CHECK_FALSE(finds(emulating(fault.architecture), fault));
     const tests::TemporaryDirectory directory;
-    CHECK(finds(tests::with_fault(options_of(fault.architecture), fault.planted, directory.path()), fault));
+    CHECK(finds(tests::with_fault(emulating(fault.architecture), fault.planted, directory.path()), fault));
   }
 }
