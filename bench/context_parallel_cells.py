@@ -23,6 +23,7 @@ SCHEMES = ("all_gather", "ring", "all_to_all")
 PEERS = {"torch_allgather": "allgather", "torch_alltoall": "alltoall"}  # side -> how PyTorch's context parallelism rotates
 CHECKED_TOKENS = 32 * THOUSAND
 PEER_TOKENS = (32 * THOUSAND, 128 * THOUSAND)
+EACH_SCHEME_TOKENS = 128 * THOUSAND  # beyond, where a call takes seconds, the library's choice alone is timed
 STEP = 256  # of the length that has the same work for one GPU
 SAMPLE_SECONDS = 0.02  # of calls that follow each other, by the model
 FLOPS = {FORWARD: 6e14, BACKWARD: 5.5e14}  # of a GPU, by which samples are laid out
@@ -71,7 +72,7 @@ class ParallelCell(typing.NamedTuple):
 
     @property
     def sides(self):
-        return (ALONE, RULE, *SCHEMES, *self.peers)
+        return (ALONE, RULE, *(SCHEMES if self.tokens <= EACH_SCHEME_TOKENS else ()), *self.peers)
 
     def flops(self, tokens=None):
         """Of the pairs that are seen, of all GPUs; or of a call with other tokens."""
