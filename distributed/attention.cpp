@@ -11,7 +11,7 @@
 #include "distributed/part.h"
 #include "distributed/plan.h"
 #include "distributed/rehearsal.h"
-#include "distributed/row_sum.h"
+#include "distributed/row_parts.h"
 #include "distributed/workspace.h"
 
 namespace flashjit::distributed {
@@ -22,27 +22,60 @@ struct NodeTensors {
   std::optional<Tensor> lse;
 };
 
-std::vector<RowSum> sums_of(const Workspace& work, const Plan& plan, const NodeTensors& node,
-                            const AttentionOptions& options) {
-  const int host = work.rank() / plan.hosts.ranks_of_host;
-  const std::vector<Piece> spans = pieces(plan.hosts.queries_of(host));
-  std::vector<std::int64_t> parts(spans.size());
-  for (const Step& step : plan.schedule)
-    for (const BlockCall& call : step.calls) ++parts[call.queries];
-  std::vector<RowSum> sums;
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    const RowsView view{spans[i].row, spans[i].span.count};
-    QueryRows of{rows(node.q, view), rows(node.out, view), std::nullopt};
-    if (node.lse) of.lse = lse_rows(*node.lse, view);
-    AttentionOptions of_span = options;
-    if (options.bias) of_span.bias = query_rows(*options.bias, {view.first, view.count});
-    sums.emplace_back(work, of, of_span, parts[i]);
+// What the queries of a node make of one block after the other.
+class BlockAttention {
+ public:
+  // calls: how many there will be. A single one writes its result where it belongs.
+  BlockAttention(const Workspace& work, const NodeTensors& node, const AttentionOptions& options, std::size_t calls)
+      : work_(work),
+        node_(node),
+        options_(options),
+        lse_(calls > 1 && !node.lse ? make_lse() : DeviceTensor()),
+        parts_(work, {node.out, calls > 1 && !node.lse ? std::optional<Tensor>(lse_) : node.lse},
+               [this](const RowRange& rows) { attend_to_nothing(rows); }) {}
+
+  void attend(const Tensor& k, const Tensor& v, const Sight& call) {
+    AttentionOptions options = options_of_part(work_, options_, call, node_.q.shape[batch_dim]);
+    if (!parts_.is_first(call.queries)) options.sinks.reset();
+    const RowsView keys{call.keys.first, call.keys.count};
+    attend(call.queries, rows(k, keys), rows(v, keys), parts_.make(call.queries), options);
   }
-  return sums;
-}
+  void finish() { parts_.finish({node_.out, node_.lse}); }
+
+ private:
+  DeviceTensor make_lse() const {
+    const Dims& shape = node_.out.shape;
+    return work_.allocate(DType::f32, {shape[batch_dim], shape[heads_dim], shape[seqlen_dim]});
+  }
+  void attend(const RowRange& queries, const Tensor& k, const Tensor& v, const Attended::View& into,
+              AttentionOptions options) const {
+    options.lse = into.lse;
+    work_.attention(rows(node_.q, {queries.first, queries.count}), k, v, into.out, options);
+  }
+  // Rows that see nothing, whatever functions and masks say: of sinks they have theirs.
+  void attend_to_nothing(const RowRange& queries) const {
+    AttentionOptions options = options_;
+    options.causal = false;
+    options.window = {};
+    options.score.reset();
+    options.mask.reset();
+    options.bias.reset();
+    const RowsView none{0, 0};
+    const std::optional<Tensor> lse = node_.lse || !lse_.data() ? node_.lse : std::optional<Tensor>(lse_);
+    attend(queries, rows(node_.k, none), rows(node_.v, none), Attended::rows({node_.out, lse}, queries), options);
+  }
+
+  const Workspace& work_;
+  const NodeTensors& node_;
+  const AttentionOptions& options_;
+  const DeviceTensor lse_;  // where parts are joined, and nobody asked for it
+  RowParts<Attended> parts_;
+};
 
 void run(const Workspace& work, const Plan& plan, const NodeTensors& node, const AttentionOptions& options) {
-  std::vector<RowSum> sums = sums_of(work, plan, node, options);
+  std::size_t calls = 0;
+  for (const Step& step : plan.schedule) calls += step.calls.size();
+  BlockAttention attention(work, node, options, calls);
   const auto block_of = [&](std::size_t step) {
     return std::make_unique<Block>(work, plan.hosts.ranks_of_host, plan.schedule[step],
                                    std::vector<Tensor>{node.k, node.v});
@@ -52,10 +85,9 @@ void run(const Workspace& work, const Plan& plan, const NodeTensors& node, const
     const std::unique_ptr<Block> block = std::move(next);
     block->finish();
     if (i + 1 < plan.schedule.size()) next = block_of(i + 1);
-    for (const BlockCall& call : plan.schedule[i].calls)
-      sums[call.queries].add(block->tensor(0), block->tensor(1), call);
+    for (const Sight& call : plan.schedule[i].calls) attention.attend(block->tensor(0), block->tensor(1), call);
   }
-  for (RowSum& sum : sums) sum.finish(node.k, node.v);
+  attention.finish();
 }
 
 void run_over_hosts(const Workspace& work, const Plan& plan, const Sizes& sizes, const NodeTensors& own,

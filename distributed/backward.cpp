@@ -15,10 +15,9 @@ namespace {
 // Of whole sequences: one call.
 void call_for_gradients(const GradientTask& task) {
   const Given& of = task.given;
-  const std::vector<BlockCall>& calls = task.plan.schedule.front().calls;  // none without queries
+  const std::vector<Sight>& calls = task.plan.schedule.front().calls;  // none without queries
   const AttentionOptions options =
-      calls.empty() ? task.options
-                    : options_of_part(task.work, task.options, calls.front().sight, of.q.shape[batch_dim]);
+      calls.empty() ? task.options : options_of_part(task.work, task.options, calls.front(), of.q.shape[batch_dim]);
   task.work.attention_backward(
       of.dout, of.q, of.k, of.v, of.out, of.lse,
       {task.into.dq, task.into.dk, task.into.dv, task.into.dbias, task.into.dslopes, task.into.dsinks}, options,
@@ -134,7 +133,7 @@ struct PlannedGradients {
                    const BackwardOptions& backward)
       : call(engine, group, given.q, given.k, given.v, options) {
     check_gradients(call, given, options, backward);
-    plan = plan_of(chosen_scheme_of_gradients(call.sizes, options), options, group.rank());
+    plan = plan_of_gradients(chosen_scheme_of_gradients(call.sizes, options), options, group.rank());
     kind = kind_of(backward.deterministic ? "deterministic gradients" : "gradients", call.sizes, options, plan.scheme);
   }
   Kind kind_into(const Into& into) const {

@@ -81,12 +81,11 @@ Estimate of_gradients(const Sizes& sizes, const RankModel& model) {
 }  // namespace
 
 std::vector<Estimate> estimates(const Sizes& sizes, const Options& options) {
-  return estimates_of(sizes, options, why_not, [&](const RankModel& model) { return of_attention(sizes, model); });
+  return estimates_of(sizes, options, {why_not, plan_of, of_attention});
 }
 
 std::vector<Estimate> gradient_estimates(const Sizes& sizes, const Options& options) {
-  return estimates_of(sizes, options, why_no_gradients,
-                      [&](const RankModel& model) { return of_gradients(sizes, model); });
+  return estimates_of(sizes, options, {why_no_gradients, plan_of_gradients, of_gradients});
 }
 
 }  // namespace flashjit::distributed

@@ -145,9 +145,11 @@ std::uint64_t NcclTransport::start(const Exchange& exchange, Stream after) {
   const DriverFunctions& driver = context_.driver();
   int is_capturing = 0;
   driver.check(driver.cuStreamIsCapturing(after, &is_capturing), "cuStreamIsCapturing");
-  Started made{std::make_unique<Event>(driver), std::make_unique<Event>(driver), is_capturing != 0};
+  Started made{std::make_unique<Event>(driver), std::make_unique<Event>(driver), std::make_unique<Event>(driver),
+               is_capturing != 0};
   made.ready->record(after);
   made.ready->hold(stream_);
+  made.begun->record(stream_);
   try {
     enqueue(exchange);
   } catch (const Error& error) {
@@ -155,6 +157,10 @@ std::uint64_t NcclTransport::start(const Exchange& exchange, Stream after) {
     throw;
   }
   made.done->record(stream_);
+  // A kernel that is ready at the same time would take all multiprocessors, and the exchange wait until it ends. Where
+  // an earlier exchange may still run, kernels are not to wait for that.
+  if (std::all_of(started_.begin(), started_.end(), [](const Started& of) { return of.is_finished; }))
+    made.begun->hold(after);
   started_.push_back(std::move(made));
   return first_ + started_.size() - 1;
 }

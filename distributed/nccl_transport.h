@@ -36,7 +36,7 @@ class NcclTransport : public Transport {
   using Clock = std::chrono::steady_clock;
   // What was started: since when peers are waited for is known by the event before it.
   struct Started {
-    std::unique_ptr<Event> ready, done;
+    std::unique_ptr<Event> ready, begun, done;
     bool is_captured = false, is_finished = false;
     Clock::time_point since = Clock::time_point::max();
   };

@@ -23,9 +23,8 @@ Tensor narrowed(Tensor tensor, int dim, const RowRange& of) {
 
 }  // namespace
 
-Tensor query_rows(const Tensor& tensor, const RowRange& of) { return narrowed(tensor, kQueriesDim, of); }
 Tensor seen_block(const Tensor& tensor, const Sight& sight) {
-  return narrowed(query_rows(tensor, sight.queries), kKeysDim, {sight.first_key, sight.keys.count});
+  return narrowed(narrowed(tensor, kQueriesDim, sight.queries), kKeysDim, {sight.first_key, sight.keys.count});
 }
 
 AttentionOptions options_of_part(const Workspace& work, const AttentionOptions& of, const Sight& sight,

@@ -6,13 +6,12 @@
 
 namespace flashjit::distributed {
 
-// Of a tensor of queries and keys, as a bias is, [batch, heads, queries, keys], with all keys: some rows, and those
-// that see each other as a sight says.
-Tensor query_rows(const Tensor& tensor, const RowRange& of);
+// Of a tensor of queries and keys, as a bias is, [batch, heads, queries, keys], with all keys: those that see each other
+// as a sight says.
 Tensor seen_block(const Tensor& tensor, const Sight& sight);
 
 // The options of a call for a batch of parts that see each other as a sight says. of: those of the whole, with a bias
-// of the queries that the sight counts.
+// of the queries whose rows the sight counts.
 AttentionOptions options_of_part(const Workspace& work, const AttentionOptions& of, const Sight& sight,
                                  std::int64_t batch);
 

@@ -119,6 +119,14 @@ Plan plan_of(Scheme scheme, const Options& options, int rank) {
   return plan;
 }
 
+Plan plan_of_gradients(Scheme scheme, const Options& options, int rank) {
+  Plan plan = plan_of(scheme, options, rank);
+  const Nodes nodes = plan.hosts.nodes();
+  if (nodes.count() > 1 && scheme != Scheme::all_gather)
+    plan.schedule = gradient_ring_schedule(nodes, rank / plan.hosts.ranks_of_host);
+  return plan;
+}
+
 void check(const Sizes& sizes, const Options& options) {
   for (const OptionSupport& row : option_supports())
     if (row.support == Support::none && row.is_given(options.attention))

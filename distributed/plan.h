@@ -25,6 +25,7 @@ struct Plan {
 };
 // For options that were checked. automatic is none.
 Plan plan_of(Scheme scheme, const Options& options, int rank);
+Plan plan_of_gradients(Scheme scheme, const Options& options, int rank);
 
 // Throws Error(invalid_argument) and Error(unsupported), which name what is wrong, for what no scheme could do.
 void check(const Sizes& sizes, const Options& options);

@@ -7,15 +7,9 @@
 namespace flashjit::distributed {
 namespace {
 
-// Farther than any two rows are apart, and sums of a few of it are no overflow.
-constexpr std::int64_t kFar = std::int64_t{1} << 60;
+constexpr std::int64_t kFar = Band::kFar;
 
 std::int64_t floor_quotient(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
-
-// Query row i sees the key rows from i + low to i + high.
-struct Band {
-  std::int64_t low = -kFar, high = kFar;
-};
 
 Band band(const Span& queries, const Span& keys, const Window& mask) {
   const std::int64_t apart = queries.first - keys.first, step = queries.count > 1 ? queries.step : keys.step;
@@ -46,24 +40,7 @@ Window window_of(const Band& of, std::int64_t queries, std::int64_t keys) {
 // Within one sequence.
 std::optional<Sight> sight_within(const Span& queries, const Span& keys, const Window& mask) {
   if (queries.count == 0 || keys.count == 0) return std::nullopt;
-  Band of = band(queries, keys, mask);
-  if (of.low > of.high) return std::nullopt;
-  const std::int64_t first = std::max<std::int64_t>(0, of.low),
-                     last = std::min(keys.count - 1, queries.count - 1 + of.high);
-  const std::int64_t last_query = std::min(queries.count - 1, last - of.low);
-  if (first > last || last_query < 0) return std::nullopt;
-  Sight found;
-  found.queries = {0, last_query + 1};
-  found.keys = {first, last - first + 1};
-  of.low -= first;
-  of.high -= first;
-  found.window = window_of(of, found.queries.count, found.keys.count);
-  // All pairs, less the keys behind what each query sees, and less those before it, which are counted from the last
-  // query backwards.
-  found.pairs = static_cast<double>(found.queries.count) * static_cast<double>(found.keys.count) -
-                hidden_pairs(found.keys.count - 1 - of.high, found.queries.count, found.keys.count) -
-                hidden_pairs(found.queries.count - 1 + of.low, found.queries.count, found.keys.count);
-  return found;
+  return sight_of({0, queries.count}, {0, keys.count}, band(queries, keys, mask));
 }
 
 // Of the whole sequences from one to another, of which queries and keys are the same rows.
@@ -78,6 +55,61 @@ Sight sight_of_whole(std::size_t first, std::size_t last, const PositionMask& ma
   }
   found.queries = found.keys = {0, found.cu_seqlens.back()};
   return found;
+}
+
+std::int64_t end_of(const RowRange& range) { return range.first + range.count; }
+
+RowRange hull(const RowRange& a, const RowRange& b) {
+  const std::int64_t first = std::min(a.first, b.first);
+  return {first, std::max(end_of(a), end_of(b)) - first};
+}
+
+// Rows that see each other by a band.
+struct BandOfRows {
+  RowRange queries, keys;
+  Band band;
+
+  // The keys that a query sees, if any.
+  RowRange seen_by(std::int64_t query) const {
+    if (query < queries.first || query >= end_of(queries)) return {};
+    const std::int64_t first = std::max(keys.first, query + band.low),
+                       end = std::min(end_of(keys), query + band.high + 1);
+    return first < end ? RowRange{first, end - first} : RowRange{};
+  }
+  // Between neighbours of these queries, what is seen of the keys at either end changes evenly.
+  void add_bends(std::vector<std::int64_t>& bends) const {
+    for (const std::int64_t at :
+         {queries.first, end_of(queries) - 1, keys.first - band.low, end_of(keys) - 1 - band.high,
+          end_of(keys) - 1 - band.low, keys.first - band.high})
+      for (const std::int64_t beside : {-1, 0, 1}) bends.push_back(at + beside);
+  }
+};
+
+// What two see that do not see the same, if it is one range: otherwise nothing, as a gap is.
+std::optional<RowRange> both(const RowRange& a, const RowRange& b) {
+  if (a.count == 0 || b.count == 0) return a.count == 0 ? b : a;
+  if (end_of(a) == b.first || end_of(b) == a.first) return hull(a, b);
+  return std::nullopt;
+}
+
+bool sees_what_both_see(const BandOfRows& whole, const BandOfRows& a, const BandOfRows& b) {
+  std::vector<std::int64_t> bends;
+  for (const BandOfRows* of : {&whole, &a, &b}) of->add_bends(bends);
+  return std::all_of(bends.begin(), bends.end(), [&](std::int64_t query) {
+    if (query < whole.queries.first || query >= end_of(whole.queries)) return true;
+    return both(a.seen_by(query), b.seen_by(query)) == whole.seen_by(query);
+  });
+}
+
+std::optional<Sight> joined(const Sight& a, const Sight& b) {
+  if (!a.cu_seqlens.empty() || !b.cu_seqlens.empty()) return std::nullopt;
+  const BandOfRows first{a.queries, a.keys, band_of(a)}, second{b.queries, b.keys, band_of(b)};
+  for (const std::int64_t low : {first.band.low, second.band.low})
+    for (const std::int64_t high : {first.band.high, second.band.high}) {
+      const BandOfRows whole{hull(a.queries, b.queries), hull(a.keys, b.keys), {low, high}};
+      if (sees_what_both_see(whole, first, second)) return sight_of(whole.queries, whole.keys, whole.band);
+    }
+  return std::nullopt;
 }
 
 std::int64_t last_of(const Span& span) { return span.first + (span.count - 1) * span.step; }
@@ -113,6 +145,59 @@ std::size_t Sequences::at(std::int64_t position) const {
 std::int64_t Sequences::begin(std::size_t sequence) const { return offsets_.empty() ? -kFar : offsets_[sequence]; }
 std::int64_t Sequences::origin(std::size_t sequence) const { return offsets_.empty() ? 0 : offsets_[sequence]; }
 std::int64_t Sequences::end(std::size_t sequence) const { return offsets_.empty() ? kFar : offsets_[sequence + 1]; }
+
+std::optional<Sight> sight_of(const RowRange& queries, const RowRange& keys, const Band& band) {
+  // Of rows that are counted from the first ones.
+  Band of{band.low + queries.first - keys.first, band.high + queries.first - keys.first};
+  if (of.low > of.high) return std::nullopt;
+  const std::int64_t first = std::max<std::int64_t>(0, of.low),
+                     last = std::min(keys.count - 1, queries.count - 1 + of.high);
+  const std::int64_t last_query = std::min(queries.count - 1, last - of.low);
+  if (first > last || last_query < 0) return std::nullopt;
+  Sight found;
+  found.queries = {queries.first, last_query + 1};
+  found.keys = {keys.first + first, last - first + 1};
+  found.first_key = first;
+  of.low -= first;
+  of.high -= first;
+  found.window = window_of(of, found.queries.count, found.keys.count);
+  // All pairs, less the keys behind what each query sees, and less those before it, which are counted from the last
+  // query backwards.
+  found.pairs = static_cast<double>(found.queries.count) * static_cast<double>(found.keys.count) -
+                hidden_pairs(found.keys.count - 1 - of.high, found.queries.count, found.keys.count) -
+                hidden_pairs(found.queries.count - 1 + of.low, found.queries.count, found.keys.count);
+  return found;
+}
+
+Band band_of(const Sight& sight) {
+  const std::int64_t last = sight.keys.first + sight.keys.count - sight.queries.first - sight.queries.count;
+  Band band;
+  if (sight.window.left >= 0) band.low = last - sight.window.left;
+  if (sight.window.right >= 0) band.high = last + sight.window.right;
+  return band;
+}
+
+std::optional<Sight> of_queries(const Sight& sight, const RowRange& queries) {
+  std::optional<Sight> part = sight_of(queries, sight.keys, band_of(sight));
+  if (!part) return part;
+  part->first_query = sight.first_query + queries.first - sight.queries.first;
+  part->first_key += sight.first_key;
+  return part;
+}
+
+std::vector<Sight> joined_calls(const std::vector<Sight>& calls) {
+  std::vector<Sight> found;
+  for (const Sight& call : calls) {
+    found.push_back(call);
+    while (found.size() > 1) {
+      const std::optional<Sight> both = joined(found[found.size() - 2], found.back());
+      if (!both) break;
+      found.pop_back();
+      found.back() = *both;
+    }
+  }
+  return found;
+}
 
 std::optional<Sight> sight(const Span& queries, const Span& keys, const PositionMask& mask) {
   if (queries.count == 0 || keys.count == 0) return std::nullopt;

@@ -59,9 +59,26 @@ struct Sight {
   std::vector<std::int64_t> cu_seqlens = {};
 };
 
+// Query row i sees the key rows from i + low to i + high, of those that there are.
+struct Band {
+  static constexpr std::int64_t kFar = std::int64_t{1} << 60;  // from which on no row is hidden; sums are no overflow
+  std::int64_t low = -kFar, high = kFar;
+};
+// The call for rows that see each other as a band says; nothing where no query sees a key. Its positions are those of
+// the first rows.
+std::optional<Sight> sight_of(const RowRange& queries, const RowRange& keys, const Band& band);
+// The other way around. The call must be of a single sequence.
+Band band_of(const Sight& sight);
+
 // The call for a span of queries and a span of keys; nothing where no query sees a key. If the window hides any key,
 // both spans must have the same step. Each must be within a sequence, or of whole ones: see cut().
 std::optional<Sight> sight(const Span& queries, const Span& keys, const PositionMask& mask);
+// What of a call some of its queries have; nothing where they see no key.
+std::optional<Sight> of_queries(const Sight& sight, const RowRange& queries);
+// Calls one behind the other become one where a single window says what both see: so a block of zigzag shards is one
+// call. Not of several sequences, and not where functions are told of positions, which rows of a call must then have one
+// after the other.
+std::vector<Sight> joined_calls(const std::vector<Sight>& calls);
 
 // The rows of a tensor that hold the positions of a span.
 struct Piece {

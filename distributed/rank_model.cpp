@@ -41,7 +41,7 @@ double RankModel::transfer_time(const std::vector<Transfer>& transfers, std::int
 
 double RankModel::compute_time(const Step& step, std::int64_t dims_of_pair, double flops) const {
   double pairs = 0;
-  for (const BlockCall& call : step.calls) pairs += call.sight.pairs;
+  for (const Sight& call : step.calls) pairs += call.pairs;
   return 2 * pairs * static_cast<double>(sizes_.batch * heads_.queries.count * dims_of_pair) / flops +
          machine().call * static_cast<double>(step.calls.size());
 }
@@ -67,13 +67,13 @@ void RankModel::add_shared_heads(Estimate& found, const SharedRows& moved) const
       2 * machine().exchange;
 }
 
-Estimate worst_estimate(Scheme scheme, const Sizes& sizes, const Options& options, const EstimateRank& estimate) {
+Estimate worst_estimate(Scheme scheme, const Sizes& sizes, const Options& options, const Estimation& estimation) {
   const int ranks = options.queries.ranks();
   Estimate worst;
   worst.scheme = scheme;
   for (const int rank : std::set<int>{0, ranks / 2, ranks - 1}) {
-    const Plan plan = plan_of(scheme, options, rank);
-    const Estimate found = estimate(RankModel(sizes, options, plan, rank));
+    const Plan plan = estimation.plan_of(scheme, options, rank);
+    const Estimate found = estimation.of_rank(sizes, RankModel(sizes, options, plan, rank));
     worst.bytes = std::max(worst.bytes, found.bytes);
     worst.calls = std::max(worst.calls, found.calls);
     worst.seconds = std::max(worst.seconds, found.seconds);
@@ -81,15 +81,14 @@ Estimate worst_estimate(Scheme scheme, const Sizes& sizes, const Options& option
   return worst;
 }
 
-std::vector<Estimate> estimates_of(const Sizes& sizes, const Options& options, WhyNot why_not,
-                                   const EstimateRank& estimate) {
+std::vector<Estimate> estimates_of(const Sizes& sizes, const Options& options, const Estimation& estimation) {
   check(sizes, options);
   const bool has_hosts = options.ranks_of_host > 1 && options.ranks_of_host < options.queries.ranks();
   std::vector<Estimate> found;
   for (const Scheme scheme : {Scheme::all_gather, Scheme::ring, Scheme::all_to_all, Scheme::two_level})
-    if ((scheme != Scheme::two_level || has_hosts) && why_not(scheme, sizes, options).empty())
-      found.push_back(worst_estimate(scheme, sizes, options, estimate));
-  if (found.empty()) throw Error(ErrorCode::unsupported, why_no_scheme(sizes, options, why_not));
+    if ((scheme != Scheme::two_level || has_hosts) && estimation.why_not(scheme, sizes, options).empty())
+      found.push_back(worst_estimate(scheme, sizes, options, estimation));
+  if (found.empty()) throw Error(ErrorCode::unsupported, why_no_scheme(sizes, options, estimation.why_not));
   std::stable_sort(found.begin(), found.end(),
                    [](const Estimate& a, const Estimate& b) { return a.seconds < b.seconds; });
   return found;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,12 +49,15 @@ class RankModel {
   HeadShare heads_;
 };
 
+// How attention, or its gradients, are estimated.
+struct Estimation {
+  std::string (*why_not)(Scheme scheme, const Sizes& sizes, const Options& options);
+  Plan (*plan_of)(Scheme scheme, const Options& options, int rank);
+  Estimate (*of_rank)(const Sizes& sizes, const RankModel& model);
+};
 // Of the first, the middle and the last rank the most of each.
-using EstimateRank = std::function<Estimate(const RankModel& model)>;
-Estimate worst_estimate(Scheme scheme, const Sizes& sizes, const Options& options, const EstimateRank& estimate);
+Estimate worst_estimate(Scheme scheme, const Sizes& sizes, const Options& options, const Estimation& estimation);
 // Of all schemes that there is no reason against, the fastest first.
-using WhyNot = std::string (*)(Scheme scheme, const Sizes& sizes, const Options& options);
-std::vector<Estimate> estimates_of(const Sizes& sizes, const Options& options, WhyNot why_not,
-                                   const EstimateRank& estimate);
+std::vector<Estimate> estimates_of(const Sizes& sizes, const Options& options, const Estimation& estimation);
 
 }  // namespace flashjit::distributed

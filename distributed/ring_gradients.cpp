@@ -4,25 +4,40 @@
 #include <memory>
 #include <vector>
 
-#include "distributed/accumulator.h"
 #include "distributed/block.h"
 #include "distributed/gradients.h"
 #include "distributed/part.h"
+#include "distributed/row_parts.h"
 
 namespace flashjit::distributed {
 namespace {
 
-// Gradients of the rows of keys and values.
-struct KeyGradients {
-  KeyGradients(const Workspace& work, const Given& given, std::int64_t rows)
-      : dk(work, of_rows(given.k.shape, rows)), dv(work, of_rows(given.v.shape, rows)) {}
+// The gradient of rows of keys or of values, in f32.
+class SumOfKeys {
+ public:
+  SumOfKeys(const Workspace& work, const Tensor& like, std::int64_t rows)
+      : memory_(Summands::make(work, like, DType::f32, rows)),
+        parts_(work, memory_.view(), [this, &work](const RowRange& of) {
+          work.clear(Summands::rows(memory_.view(), of));
+        }) {}
+  SumOfKeys(const SumOfKeys&) = delete;  // its parts know where it is
 
-  static Dims of_rows(Dims shape, std::int64_t rows) {
-    shape[seqlen_dim] = rows;
-    return shape;
+  RowParts<Summands>& parts() { return parts_; }
+  Tensor finish() {
+    parts_.finish(memory_.view());
+    return memory_.view();
   }
 
-  Accumulator dk, dv;
+ private:
+  const Summands::Memory memory_;
+  RowParts<Summands> parts_;
+};
+
+struct KeyGradients {
+  KeyGradients(const Workspace& work, const Given& given, std::int64_t rows)
+      : dk(work, given.k, rows), dv(work, given.v, rows) {}
+
+  SumOfKeys dk, dv;
 };
 
 // What a step made of a block's gradients, on its way to whose keys they are of; and what others made of this node's.
@@ -33,21 +48,23 @@ class Returned {
 
   KeyGradients& of_block() { return of_block_; }
   void start() {
-    for (Accumulator* gradient : {&of_block_.dk, &of_block_.dv})
+    for (SumOfKeys* gradient : {&of_block_.dk, &of_block_.dv}) {
+      const Tensor sum = gradient->finish();
       for (const Transfer& from : step_.receives)
-        exchange_.send(peer(from), rows(gradient->rows(), {from.rows.first, from.rows.count}));
+        exchange_.send(peer(from), rows(sum, {from.rows.first, from.rows.count}));
+    }
     for (const Tensor* like : {&task_.given.k, &task_.given.v})
       for (const Transfer& to : step_.sends) {
-        received_.push_back(task_.work.allocate(DType::f32, KeyGradients::of_rows(like->shape, to.rows.count)));
-        exchange_.receive(peer(to), received_.back());
+        received_.push_back(Summands::make(task_.work, *like, DType::f32, to.rows.count));
+        exchange_.receive(peer(to), received_.back().view());
       }
     exchange_.start();
   }
   void finish(KeyGradients& own) {
     exchange_.finish();
     auto share = received_.begin();
-    for (Accumulator* gradient : {&own.dk, &own.dv})
-      for (const Transfer& to : step_.sends) gradient->add({to.rows.first, to.rows.count}, *share++);
+    for (SumOfKeys* gradient : {&own.dk, &own.dv})
+      for (const Transfer& to : step_.sends) gradient->parts().add(to.rows, std::move(*share++));
   }
 
  private:
@@ -60,7 +77,7 @@ class Returned {
   const GradientTask& task_;
   const Step& step_;
   KeyGradients of_block_;
-  std::vector<DeviceTensor> received_;
+  std::vector<Summands::Memory> received_;
   ViewExchange exchange_;  // behind its memory, so that an unfinished one goes first
 };
 
@@ -68,8 +85,8 @@ class Ring {
  public:
   explicit Ring(const GradientTask& task)
       : task_(task),
-        spans_(pieces(task.plan.hosts.queries_of(task.node()))),
-        dq_(task.work, task.given.q.shape),
+        dq_(task.work, task.into.dq,
+            [&task](const RowRange& of) { task.work.clear(Summands::rows(task.into.dq, of)); }),
         own_(task.work, task.given, task.given.k.shape[seqlen_dim]) {}
 
   void run() {
@@ -81,16 +98,16 @@ class Ring {
       block->finish();
       if (i + 1 < schedule.size()) next = block_of(schedule[i + 1]);
       auto made = schedule[i].own ? nullptr : std::make_unique<Returned>(task_, schedule[i]);
-      for (const BlockCall& call : schedule[i].calls) differentiate(call, *block, made ? made->of_block() : own_);
+      for (const Sight& call : schedule[i].calls) differentiate(call, *block, made ? made->of_block() : own_);
       // Exchanges end in the order in which they began: this one before that of the next block.
       if (on_its_way) on_its_way->finish(own_);
       on_its_way = std::move(made);
       if (on_its_way) on_its_way->start();
     }
     if (on_its_way) on_its_way->finish(own_);
-    dq_.write(task_.into.dq);
-    own_.dk.write(task_.into.dk);
-    own_.dv.write(task_.into.dv);
+    dq_.finish(task_.into.dq);
+    own_.dk.parts().finish(task_.into.dk);
+    own_.dv.parts().finish(task_.into.dv);
   }
 
  private:
@@ -99,33 +116,21 @@ class Ring {
                                    std::vector<Tensor>{task_.given.k, task_.given.v});
   }
 
-  // The rows of a bias that a span of queries has.
-  Tensor of_span(const Tensor& bias, const BlockCall& call) const {
-    return query_rows(bias, {spans_[call.queries].row, spans_[call.queries].span.count});
-  }
-
-  void differentiate(const BlockCall& call, const Block& block, KeyGradients& of_block) {
+  void differentiate(const Sight& call, const Block& block, KeyGradients& of_block) {
     const Given& given = task_.given;
-    const RowsView queries{spans_[call.queries].row + call.sight.queries.first, call.sight.queries.count},
-        keys{call.sight.keys.first, call.sight.keys.count};
-    const Tensor q = rows(given.q, queries), k = rows(block.tensor(0), keys), v = rows(block.tensor(1), keys);
-    const DeviceTensor dq = task_.work.allocate(q.dtype, q.shape), dk = task_.work.allocate(DType::f32, k.shape),
-                       dv = task_.work.allocate(DType::f32, v.shape);
-    GradientTensors into{dq.view(), dk.view(), dv.view()};
-    if (task_.into.dbias) into.dbias = seen_block(of_span(*task_.into.dbias, call), call.sight);
-    AttentionOptions options = task_.options;
-    if (options.bias) options.bias = of_span(*options.bias, call);
-    task_.work.attention_backward(rows(given.dout, queries), q, k, v, rows(given.out, queries),
-                                  lse_rows(given.lse, queries), into,
-                                  options_of_part(task_.work, options, call.sight, q.shape[batch_dim]), task_.backward);
-    dq_.add(queries, dq);
-    of_block.dk.add(keys, dk);
-    of_block.dv.add(keys, dv);
+    const RowsView queries{call.queries.first, call.queries.count}, keys{call.keys.first, call.keys.count};
+    const Tensor q = rows(given.q, queries);
+    GradientTensors into{dq_.make(call.queries), of_block.dk.parts().make(call.keys),
+                         of_block.dv.parts().make(call.keys)};
+    if (task_.into.dbias) into.dbias = seen_block(*task_.into.dbias, call);
+    task_.work.attention_backward(rows(given.dout, queries), q, rows(block.tensor(0), keys),
+                                  rows(block.tensor(1), keys), rows(given.out, queries), lse_rows(given.lse, queries),
+                                  into, options_of_part(task_.work, task_.options, call, q.shape[batch_dim]),
+                                  task_.backward);
   }
 
   const GradientTask& task_;
-  const std::vector<Piece> spans_;  // of the queries
-  Accumulator dq_;
+  RowParts<Summands> dq_;
   KeyGradients own_;
 };
 

@@ -9,16 +9,33 @@
 namespace flashjit::distributed {
 namespace {
 
-std::vector<BlockCall> calls_on(const std::vector<Span>& queries, const std::vector<Piece>& block, const Nodes& nodes) {
-  std::vector<BlockCall> calls;
+std::vector<Sight> calls_on(const std::vector<Span>& queries, const std::vector<Piece>& block, const Nodes& nodes) {
+  std::vector<Sight> calls;
   const OrderedPieces keys(block, nodes.mask.sequences);
-  for (std::size_t i = 0; i < queries.size(); ++i)
-    for (const Piece& of : keys.beside(queries[i]))
-      if (std::optional<Sight> view = sight(queries[i], of.span, nodes.mask)) {
+  for (const Piece& by : pieces(queries))
+    for (const Piece& of : keys.beside(by.span))
+      if (std::optional<Sight> view = sight(by.span, of.span, nodes.mask)) {
+        view->queries.first += by.row;
         view->keys.first += of.row;
-        calls.push_back({i, *view});
+        calls.push_back(*view);
       }
-  return calls;
+  return nodes.tells_positions ? calls : joined_calls(calls);
+}
+
+// Takes calls of the queries from a row on out of them, where a single call is cut.
+std::vector<Sight> taken_from(std::vector<Sight>& calls, std::int64_t row) {
+  std::vector<Sight> before, behind;
+  for (const Sight& call : calls) {
+    const std::int64_t first = call.queries.first, end = first + call.queries.count;
+    if (calls.size() > 1 || !call.cu_seqlens.empty() || first >= row || end <= row) {
+      (first < row ? before : behind).push_back(call);
+      continue;
+    }
+    if (const auto part = of_queries(call, {first, row - first})) before.push_back(*part);
+    if (const auto part = of_queries(call, {row, end - row})) behind.push_back(*part);
+  }
+  calls = before;
+  return behind;
 }
 
 std::vector<Transfer> sends_to(const Nodes& nodes, int from, int to) {
@@ -77,7 +94,7 @@ std::vector<Span> whole(const std::vector<Span>& spans, std::int64_t first) {
 
 Nodes mirrored(const Nodes& nodes) {
   const Window& window = nodes.mask.window;
-  return {nodes.keys, nodes.queries, {{window.right, window.left}, nodes.mask.sequences}};
+  return {nodes.keys, nodes.queries, {{window.right, window.left}, nodes.mask.sequences}, nodes.tells_positions};
 }
 
 Schedule whole_schedule(const Nodes& nodes) {
@@ -87,7 +104,7 @@ Schedule whole_schedule(const Nodes& nodes) {
   if (queries > 0) {
     Sight all = sight(nodes.queries.front().front(), {0, keys, 1}, nodes.mask).value_or(Sight());
     all.queries = {0, queries}, all.keys = {0, keys}, all.window = nodes.mask.window, all.first_key = 0;
-    step.calls.push_back({0, all});
+    step.calls.push_back(all);
   }
   return {step};
 }
@@ -111,6 +128,17 @@ Schedule ring_schedule(const Nodes& nodes, int node) {
     }
     schedule.push_back(std::move(step));
   }
+  return schedule;
+}
+
+Schedule gradient_ring_schedule(const Nodes& nodes, int node) {
+  Schedule schedule = ring_schedule(nodes, node);
+  const auto goes_back = [](const Step& step) { return !step.sends.empty() || !step.receives.empty(); };
+  if (std::none_of(schedule.begin(), schedule.end(), goes_back)) return schedule;
+  Step last;
+  last.own = true;
+  last.calls = taken_from(schedule.front().calls, length(nodes.queries[static_cast<std::size_t>(node)]) / 2);
+  schedule.push_back(std::move(last));
   return schedule;
 }
 
@@ -143,6 +171,7 @@ std::vector<Span> Hosts::of_host(const std::vector<std::vector<Span>>& of_ranks,
 Nodes Hosts::nodes() const {
   Nodes nodes;
   nodes.mask = mask;
+  nodes.tells_positions = tells_positions;
   for (int host = 0; host < count(); ++host) {
     nodes.queries.push_back(queries_of(host));
     nodes.keys.push_back(keys_of(host));
@@ -157,6 +186,7 @@ Hosts hosts_of(const Options& options, int ranks_of_host) {
   hosts.ranks_of_host = ranks_of_host;
   hosts.mask.window = options.attention.window;
   if (options.attention.causal) hosts.mask.window.right = 0;
+  hosts.tells_positions = tells_positions(options.attention);
   if (const PackedShards* packed = packed_shards(queries)) {
     hosts.mask.sequences = Sequences(packed->offsets);
     hosts.queries = hosts.keys = packed->numbered;

@@ -15,6 +15,7 @@ namespace flashjit::distributed {
 struct Nodes {
   std::vector<std::vector<Span>> queries, keys;  // of each node, in the order of its rows, as cut() leaves them
   PositionMask mask;
+  bool tells_positions = false;  // whether calls have rows of one span alone, as they are told where these begin
 
   int count() const noexcept { return static_cast<int>(queries.size()); }
 };
@@ -28,18 +29,12 @@ struct Transfer {
   RowRange rows;
 };
 
-// A call for one span of the queries and the keys of a block.
-struct BlockCall {
-  std::size_t queries = 0;  // the index of the span
-  Sight sight;              // its keys are rows of the block
-};
-
 // A block of keys and values arrives and is computed with, while the block of the next step is under way.
 struct Step {
   std::vector<Transfer> sends, receives;
   bool own = false;         // the block is the node's own tensor, and nothing comes
   std::vector<Span> block;  // otherwise, the positions of its rows
-  std::vector<BlockCall> calls;
+  std::vector<Sight> calls;  // of rows of the node's queries and of the block
 };
 using Schedule = std::vector<Step>;
 
@@ -48,6 +43,9 @@ Schedule whole_schedule(const Nodes& nodes);
 // Each block goes straight from the node that has it to the node whose queries see it, in the order of a ring: in step
 // i to the i-th node behind. So a node gets no more than it needs, and passes on nothing that only others need.
 Schedule ring_schedule(const Nodes& nodes, int node);
+// The same for gradients: with a part of the node's own block at the end, under which what the last of the others get
+// goes back to them.
+Schedule gradient_ring_schedule(const Nodes& nodes, int node);
 // One block, of all keys that the node's queries see. Spans of different nodes that touch are one there.
 Schedule all_gather_schedule(const Nodes& nodes, int node);
 
@@ -57,6 +55,7 @@ struct Hosts {
   // Packed sequences are numbered as distributed/packed.h has them.
   std::vector<std::vector<Span>> queries, keys;
   PositionMask mask;
+  bool tells_positions = false;  // as of nodes
   int ranks_of_host = 1;  // neighbours, among which heads are shared out
 
   int count() const noexcept { return static_cast<int>(queries.size()) / ranks_of_host; }

@@ -59,4 +59,11 @@ bool positions_matter(const AttentionOptions& options) {
                      [&](const OptionSupport& row) { return row.support != Support::none && row.is_given(options); });
 }
 
+bool tells_positions(const AttentionOptions& options) {
+  const std::vector<OptionSupport>& rows = option_supports();
+  return std::any_of(rows.begin(), rows.end(), [&](const OptionSupport& row) {
+    return row.support == Support::told_positions && row.is_given(options);
+  });
+}
+
 }  // namespace flashjit::distributed

@@ -27,5 +27,7 @@ const std::vector<OptionSupport>& option_supports();
 const char* option_of_whole_sequences(const AttentionOptions& options);
 // Whether a mask or a function looks at positions. If not, all queries see all keys.
 bool positions_matter(const AttentionOptions& options);
+// Whether an option is told the positions of a call's rows, or has an element for each.
+bool tells_positions(const AttentionOptions& options);
 
 }  // namespace flashjit::distributed

@@ -283,19 +283,21 @@ void ViewExchange::start() {
   if (!exchange_.sends.empty() || !exchange_.receives.empty()) started_ = work_->start(exchange_);
   for (std::size_t i = 0; i < own_sends_.size(); ++i) {
     own_receives_[i].from = own_sends_[i].from;
-    unpacked_.push_back(own_receives_[i]);
+    copy(own_receives_[i]);  // under what comes from others
   }
+}
+
+void ViewExchange::copy(const Copied& of) const {
+  if (of.has_lse)
+    work_->copy(of.from, of.to);
+  else
+    work_->copy(of.from.out, of.to.out);
 }
 
 void ViewExchange::finish() {
   if (started_) work_->finish(*started_);
   started_.reset();
-  for (const Copied& of : unpacked_) {
-    if (of.has_lse)
-      work_->copy(of.from, of.to);
-    else
-      work_->copy(of.from.out, of.to.out);
-  }
+  for (const Copied& of : unpacked_) copy(of);
 }
 
 }  // namespace flashjit::distributed

@@ -70,7 +70,7 @@ class Workspace {
 
   // Adds rows up: flashjit::sum. Of none, nothing.
   void sum(const std::vector<Tensor>& parts, const Tensor& into) const;
-  // Makes rows in f32 0.
+  // Makes rows 0.
   void clear(const Tensor& rows) const;
 
   // Copies rows between tensors of one shape and dtype and any strides. The public API has no copy on the device, but
@@ -125,6 +125,7 @@ class ViewExchange {
     bool has_lse = false;
   };
   DeviceTensor& stage(DType dtype, const Dims& shape);
+  void copy(const Copied& of) const;
 
   const Workspace* work_;
   Exchange exchange_;

@@ -177,3 +177,80 @@ TEST_CASE("spans of packed sequences are cut where one is not whole, and whole o
   CHECK(cut({{0, 12, 3}}, {}) == std::vector<Span>{{0, 12, 3}});
   CHECK_THROWS_AS(sight({1, 9}, {0, 12}, {{}, sequences}), std::logic_error);
 }
+
+namespace {
+
+Sight at_rows(Sight sight, std::int64_t query, std::int64_t key) {
+  sight.queries.first += query;
+  sight.keys.first += key;
+  return sight;
+}
+
+std::vector<Sight> calls_on(const std::vector<Span>& queries, const std::vector<Span>& keys, const Window& mask) {
+  std::vector<Sight> calls;
+  for (const Piece& by : pieces(queries))
+    for (const Piece& of : pieces(keys))
+      if (const std::optional<Sight> view = sight(by.span, of.span, {mask}))
+        calls.push_back(at_rows(*view, by.row, of.row));
+  return calls;
+}
+
+// With how often each is computed: more than once would be wrong, too.
+std::multiset<std::pair<std::int64_t, std::int64_t>> computed(const std::vector<Sight>& calls) {
+  std::multiset<std::pair<std::int64_t, std::int64_t>> pairs;
+  for (const Sight& call : calls) {
+    const Pairs of = found(call);
+    CHECK(call.pairs == static_cast<double>(of.size()));
+    pairs.insert(of.begin(), of.end());
+  }
+  return pairs;
+}
+
+}  // namespace
+
+TEST_CASE("calls that are joined see what they saw one by one") {
+  std::size_t calls_before = 0, calls_behind = 0;
+  for (const Window mask : {Window{}, Window{-1, 0}, Window{-1, 2}, Window{0, 0}, Window{2, 0}, Window{5, 1},
+                            Window{4, -1}, Window{9, 0}, Window{INT64_MAX, 0}})
+    for (std::int64_t first = 0; first <= 4; ++first)
+      for (std::int64_t second = 6; second <= 12; ++second)
+        for (std::int64_t key = 0; key <= 5; ++key)
+          for (std::int64_t count = 1; count <= 3; ++count) {
+            const std::vector<Span> queries{{first, 2, 1}, {second, 3, 1}}, keys{{key, count, 1}, {key + 6, 3, 1}};
+            const std::vector<Sight> calls = calls_on(queries, keys, mask), joined = joined_calls(calls);
+            REQUIRE(computed(joined) == computed(calls));
+            calls_before += calls.size();
+            calls_behind += joined.size();
+          }
+  CHECK(3 * calls_behind < 2 * calls_before);
+}
+
+TEST_CASE("a block of causal zigzag shards is one call, whoever's it is") {
+  constexpr int kRanks = 4;
+  constexpr std::int64_t kPart = 6;
+  const auto spans_of = [](int rank) {
+    return std::vector<Span>{{rank * kPart, kPart, 1}, {(2 * kRanks - 1 - rank) * kPart, kPart, 1}};
+  };
+  for (int rank = 0; rank < kRanks; ++rank)
+    for (int other = 0; other < kRanks; ++other)
+      CHECK(joined_calls(calls_on(spans_of(rank), spans_of(other), {-1, 0})).size() == 1);
+  CHECK(joined_calls(calls_on(spans_of(1), spans_of(1), {-1, 0})).front().window == Window{-1, 0});
+}
+
+TEST_CASE("a call is cut by queries, and its parts see what it saw") {
+  for (const Window mask : {Window{}, Window{-1, 0}, Window{-1, 2}, Window{2, 0}, Window{5, 1}, Window{4, -1}})
+    for (std::int64_t first = 0; first <= 8; ++first)
+      for (std::int64_t row = 1; row < 7; ++row) {
+        const std::optional<Sight> whole = sight({first, 7, 1}, {3, 9, 1}, {mask});
+        if (!whole) continue;
+        const Sight call = at_rows(*whole, 10, 20);
+        std::vector<Sight> parts;
+        for (const RowRange rows : {RowRange{10, row}, RowRange{10 + row, call.queries.count - row}})
+          if (const std::optional<Sight> part = rows.count > 0 ? of_queries(call, rows) : std::nullopt) {
+            parts.push_back(*part);
+            CHECK(part->first_query == call.first_query + rows.first - 10);
+            CHECK(part->first_key == call.first_key + part->keys.first - call.keys.first);
+          }
+        if (row < call.queries.count) REQUIRE(computed(parts) == computed({call}));
+      }
+}

@@ -2,6 +2,8 @@
 // What tests ask of the libraries that stand in for NCCL and the driver, which both are of one process.
 #pragma once
 
+#include <functional>
+
 // Of libnccl.so.2.
 extern "C" {
 void stand_in_reset();
@@ -17,4 +19,6 @@ extern "C" {
 // Whether somebody captures a graph, of other streams than those that tests use.
 void stand_in_capture(bool begins);
 int stand_in_urgent_streams();  // that were made with the greatest priority
+// Work of a stream: it is asked until it says that it is done.
+void stand_in_enqueue(void* stream, std::function<bool()>* work);
 }

@@ -84,6 +84,39 @@ TEST_CASE("exchanges of each rank go before kernels") {
   CHECK(stand_in_urgent_streams() == before + 3);
 }
 
+TEST_CASE("kernels behind an exchange begin after it, and do not wait for one that came before and still runs") {
+  stand_in_reset();
+  std::atomic<bool> is_looked_at = false;
+  const auto thrown = on_ranks(2, std::chrono::seconds(30), [&](Group& group) {
+    Transport& transport = group.transport();
+    HostTensor sent = filled(1), first(DType::f32, {4}), second = first;
+    std::atomic<int> begun = 0;
+    std::function<bool()> kernel = [&] { return ++begun > 0; };
+    const Stream kernels = stream_of(group),
+                 others = reinterpret_cast<Stream>(static_cast<std::uintptr_t>(group.rank() + 16));
+    while (group.rank() == 1 && !is_looked_at) std::this_thread::yield();
+    const std::uint64_t one = transport.start(round(group, sent, first), kernels);
+    const auto kernels_begin = [&] {
+      const int before = begun;
+      const std::uint64_t next = transport.start(round(group, sent, second), kernels);
+      stand_in_enqueue(kernels, &kernel);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the watchdog has streams go on
+      transport.finish(next, others);
+      return begun > before;
+    };
+    const bool beside_unfinished = kernels_begin();
+    transport.finish(one, others);
+    const bool behind_finished = kernels_begin();  // of which the exchange itself begins once rank 1 has come
+    if (group.rank() == 0) {
+      CHECK((beside_unfinished && !behind_finished));
+      is_looked_at = true;
+    }
+    while (begun < 2) std::this_thread::yield();
+    group.wait();
+  });
+  for (const std::exception_ptr& error : thrown) CHECK_FALSE(error);
+}
+
 TEST_CASE("a rank that does not come to the group is an Error in time") {
   stand_in_reset();
   const auto thrown = on_ranks(

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rows several calls make, and what a rank of a ring of gradients computes first and last.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "distributed/plan.h"
+#include "distributed/row_parts.h"
+
+namespace {
+
+using namespace flashjit;
+using namespace flashjit::distributed;
+
+Options causal_options(Layout layout, std::int64_t seqlen, int ranks) {
+  Options options{Sharding(layout, seqlen, ranks)};
+  options.attention.causal = true;
+  return options;
+}
+
+double pairs_of(const Schedule& schedule) {
+  double pairs = 0;
+  for (const Step& step : schedule)
+    for (const Sight& call : step.calls) pairs += call.pairs;
+  return pairs;
+}
+
+}  // namespace
+
+TEST_CASE("rows are told apart by the ranges that they are in, and rows of none are among them") {
+  const std::vector<CoveredRows> rows = covered_rows(20, {{2, 8}, {6, 4}, {10, 2}});
+  const std::vector<RowRange> ranges{{0, 2}, {2, 4}, {6, 4}, {10, 2}, {12, 8}};
+  const std::vector<std::vector<std::size_t>> by{{}, {0}, {0, 1}, {2}, {}};
+  REQUIRE(rows.size() == ranges.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    CHECK(rows[i].rows == ranges[i]);
+    CHECK(rows[i].by == by[i]);
+  }
+  CHECK(covered_rows(3, {}).size() == 1);
+  CHECK(covered_rows(0, {}).empty());
+}
+
+TEST_CASE("gradients by a ring end with calls on the rank's own block, under which the last ones come back") {
+  for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
+    for (int rank = 0; rank < 4; ++rank) {
+      CAPTURE(rank);
+      const Options options = causal_options(layout, 96, 4);
+      const Schedule attention = plan_of(Scheme::ring, options, rank).schedule,
+                     gradients = plan_of_gradients(Scheme::ring, options, rank).schedule;
+      REQUIRE(gradients.size() == attention.size() + 1);
+      CHECK(pairs_of(gradients) == pairs_of(attention));
+      CHECK((gradients.front().own && gradients.back().own));
+      CHECK_FALSE(gradients.front().calls.empty());
+      CHECK_FALSE(gradients.back().calls.empty());
+      for (std::size_t i = 1; i + 1 < gradients.size(); ++i) CHECK_FALSE(gradients[i].own);
+    }
+  // Where nothing comes back there is nothing to hide.
+  Options windowed{Sharding(Layout::contiguous, 96, 4)};
+  windowed.attention.window = {0, 0};
+  CHECK(plan_of_gradients(Scheme::ring, windowed, 1).schedule.size() == 4);
+  CHECK(plan_of_gradients(Scheme::ring, causal_options(Layout::zigzag, 96, 1), 0).schedule.size() == 1);
+}
