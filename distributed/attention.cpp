@@ -34,11 +34,12 @@ class BlockAttention {
         parts_(work, {node.out, calls > 1 && !node.lse ? std::optional<Tensor>(lse_) : node.lse},
                [this](const RowRange& rows) { attend_to_nothing(rows); }) {}
 
-  void attend(const Tensor& k, const Tensor& v, const Sight& call) {
+  // beside_exchange: while the next block comes.
+  void attend(const Tensor& k, const Tensor& v, const Sight& call, bool beside_exchange) {
     AttentionOptions options = options_of_part(work_, options_, call, node_.q.shape[batch_dim]);
     if (!parts_.is_first(call.queries)) options.sinks.reset();
     const RowsView keys{call.keys.first, call.keys.count};
-    attend(call.queries, rows(k, keys), rows(v, keys), parts_.make(call.queries), options);
+    attend(call.queries, rows(k, keys), rows(v, keys), parts_.make(call.queries), options, beside_exchange);
   }
   void finish() { parts_.finish({node_.out, node_.lse}); }
 
@@ -48,9 +49,13 @@ class BlockAttention {
     return work_.allocate(DType::f32, {shape[batch_dim], shape[heads_dim], shape[seqlen_dim]});
   }
   void attend(const RowRange& queries, const Tensor& k, const Tensor& v, const Attended::View& into,
-              AttentionOptions options) const {
+              AttentionOptions options, bool beside_exchange) const {
     options.lse = into.lse;
-    work_.attention(rows(node_.q, {queries.first, queries.count}), k, v, into.out, options);
+    const Tensor q = rows(node_.q, {queries.first, queries.count});
+    if (beside_exchange)
+      work_.attention_beside_exchange(q, k, v, into.out, options);
+    else
+      work_.attention(q, k, v, into.out, options);
   }
   // Rows that see nothing, whatever functions and masks say: of sinks they have theirs.
   void attend_to_nothing(const RowRange& queries) const {
@@ -62,7 +67,8 @@ class BlockAttention {
     options.bias.reset();
     const RowsView none{0, 0};
     const std::optional<Tensor> lse = node_.lse || !lse_.data() ? node_.lse : std::optional<Tensor>(lse_);
-    attend(queries, rows(node_.k, none), rows(node_.v, none), Attended::rows({node_.out, lse}, queries), options);
+    attend(queries, rows(node_.k, none), rows(node_.v, none), Attended::rows({node_.out, lse}, queries), options,
+           false);
   }
 
   const Workspace& work_;
@@ -84,8 +90,10 @@ void run(const Workspace& work, const Plan& plan, const NodeTensors& node, const
   for (std::size_t i = 0; i < plan.schedule.size(); ++i) {
     const std::unique_ptr<Block> block = std::move(next);
     block->finish();
-    if (i + 1 < plan.schedule.size()) next = block_of(i + 1);
-    for (const Sight& call : plan.schedule[i].calls) attention.attend(block->tensor(0), block->tensor(1), call);
+    const bool is_last = i + 1 == plan.schedule.size();
+    if (!is_last) next = block_of(i + 1);
+    for (const Sight& call : plan.schedule[i].calls)
+      attention.attend(block->tensor(0), block->tensor(1), call, !is_last);
   }
   attention.finish();
 }

@@ -6,8 +6,8 @@
 
 namespace flashjit::distributed {
 
-// Of a tensor of queries and keys, as a bias is, [batch, heads, queries, keys], with all keys: those that see each other
-// as a sight says.
+// Of a tensor of queries and keys, as a bias is, [batch, heads, queries, keys], with all keys: those that see each
+// other as a sight says.
 Tensor seen_block(const Tensor& tensor, const Sight& sight);
 
 // The options of a call for a batch of parts that see each other as a sight says. of: those of the whole, with a bias

@@ -78,9 +78,8 @@ struct BandOfRows {
   }
   // Between neighbours of these queries, what is seen of the keys at either end changes evenly.
   void add_bends(std::vector<std::int64_t>& bends) const {
-    for (const std::int64_t at :
-         {queries.first, end_of(queries) - 1, keys.first - band.low, end_of(keys) - 1 - band.high,
-          end_of(keys) - 1 - band.low, keys.first - band.high})
+    for (const std::int64_t at : {queries.first, end_of(queries) - 1, keys.first - band.low,
+                                  end_of(keys) - 1 - band.high, end_of(keys) - 1 - band.low, keys.first - band.high})
       for (const std::int64_t beside : {-1, 0, 1}) bends.push_back(at + beside);
   }
 };

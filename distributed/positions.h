@@ -76,8 +76,8 @@ std::optional<Sight> sight(const Span& queries, const Span& keys, const Position
 // What of a call some of its queries have; nothing where they see no key.
 std::optional<Sight> of_queries(const Sight& sight, const RowRange& queries);
 // Calls one behind the other become one where a single window says what both see: so a block of zigzag shards is one
-// call. Not of several sequences, and not where functions are told of positions, which rows of a call must then have one
-// after the other.
+// call. Not of several sequences, and not where functions are told of positions, which rows of a call must then have
+// one after the other.
 std::vector<Sight> joined_calls(const std::vector<Sight>& calls);
 
 // The rows of a tensor that hold the positions of a span.

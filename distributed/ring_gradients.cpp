@@ -17,9 +17,8 @@ class SumOfKeys {
  public:
   SumOfKeys(const Workspace& work, const Tensor& like, std::int64_t rows)
       : memory_(Summands::make(work, like, DType::f32, rows)),
-        parts_(work, memory_.view(), [this, &work](const RowRange& of) {
-          work.clear(Summands::rows(memory_.view(), of));
-        }) {}
+        parts_(work, memory_.view(),
+               [this, &work](const RowRange& of) { work.clear(Summands::rows(memory_.view(), of)); }) {}
   SumOfKeys(const SumOfKeys&) = delete;  // its parts know where it is
 
   RowParts<Summands>& parts() { return parts_; }

@@ -22,6 +22,27 @@ std::vector<Sight> calls_on(const std::vector<Span>& queries, const std::vector<
   return nodes.tells_positions ? calls : joined_calls(calls);
 }
 
+// For each block of keys a kernel of gradients walks through all queries that see it, and those that do not stay in L2
+// until the next block does are read again. Below a causal mask it walks through few at a time.
+constexpr std::int64_t kMostQueries = 32768;
+
+std::vector<Sight> cut_where_all_is_seen(const std::vector<Sight>& calls) {
+  std::vector<Sight> found;
+  for (const Sight& call : calls) {
+    const bool sees_all = call.window == Window{} && call.cu_seqlens.empty();
+    const std::int64_t count = call.queries.count, parts = sees_all ? (count + kMostQueries - 1) / kMostQueries : 1;
+    if (parts == 1) {
+      found.push_back(call);
+      continue;
+    }
+    for (std::int64_t i = 0; i < parts; ++i) {
+      const std::int64_t first = count * i / parts, end = count * (i + 1) / parts;
+      found.push_back(*of_queries(call, {call.queries.first + first, end - first}));
+    }
+  }
+  return found;
+}
+
 // Takes calls of the queries from a row on out of them, where a single call is cut.
 std::vector<Sight> taken_from(std::vector<Sight>& calls, std::int64_t row) {
   std::vector<Sight> before, behind;
@@ -133,6 +154,7 @@ Schedule ring_schedule(const Nodes& nodes, int node) {
 
 Schedule gradient_ring_schedule(const Nodes& nodes, int node) {
   Schedule schedule = ring_schedule(nodes, node);
+  for (Step& step : schedule) step.calls = cut_where_all_is_seen(step.calls);
   const auto goes_back = [](const Step& step) { return !step.sends.empty() || !step.receives.empty(); };
   if (std::none_of(schedule.begin(), schedule.end(), goes_back)) return schedule;
   Step last;

@@ -32,8 +32,8 @@ struct Transfer {
 // A block of keys and values arrives and is computed with, while the block of the next step is under way.
 struct Step {
   std::vector<Transfer> sends, receives;
-  bool own = false;         // the block is the node's own tensor, and nothing comes
-  std::vector<Span> block;  // otherwise, the positions of its rows
+  bool own = false;          // the block is the node's own tensor, and nothing comes
+  std::vector<Span> block;   // otherwise, the positions of its rows
   std::vector<Sight> calls;  // of rows of the node's queries and of the block
 };
 using Schedule = std::vector<Step>;
@@ -44,7 +44,7 @@ Schedule whole_schedule(const Nodes& nodes);
 // i to the i-th node behind. So a node gets no more than it needs, and passes on nothing that only others need.
 Schedule ring_schedule(const Nodes& nodes, int node);
 // The same for gradients: with a part of the node's own block at the end, under which what the last of the others get
-// goes back to them.
+// goes back to them, and with calls on no more queries than kernels of gradients are fast with.
 Schedule gradient_ring_schedule(const Nodes& nodes, int node);
 // One block, of all keys that the node's queries see. Spans of different nodes that touch are one there.
 Schedule all_gather_schedule(const Nodes& nodes, int node);
@@ -56,7 +56,7 @@ struct Hosts {
   std::vector<std::vector<Span>> queries, keys;
   PositionMask mask;
   bool tells_positions = false;  // as of nodes
-  int ranks_of_host = 1;  // neighbours, among which heads are shared out
+  int ranks_of_host = 1;         // neighbours, among which heads are shared out
 
   int count() const noexcept { return static_cast<int>(queries.size()) / ranks_of_host; }
   // The rows that a host's ranks have together, as cut() leaves them.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "distributed/driver.h"
+#include "flashjit/error.h"
 
 namespace flashjit::distributed {
 namespace {
@@ -106,6 +107,31 @@ void Workspace::attention(const Tensor& q, const Tensor& k, const Tensor& v, con
     engine_.attention(q, k, v, out, options);
   else
     engine_.prepare(q, k, v, out, options);
+}
+
+std::optional<Variant> Workspace::drawing_variant(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                                                  AttentionOptions options) const {
+  const KernelInfo chosen = engine_.prepare(q, k, v, out, options);
+  const auto* const hopper = std::get_if<HopperVariant>(&chosen.variant);
+  if (chosen.name.empty() || !hopper || hopper->scheduler != Scheduler::fixed) return std::nullopt;
+  const auto known = kept_.drawing.find(chosen.name);
+  if (known != kept_.drawing.end()) return known->second;
+  HopperVariant drawing = *hopper;
+  drawing.scheduler = Scheduler::dynamic;
+  options.variant = drawing;
+  try {
+    engine_.prepare(q, k, v, out, options);
+  } catch (const Error&) {  // there is none, or it may not be compiled: the one that was chosen will do
+    options.variant.reset();
+  }
+  return kept_.drawing[chosen.name] = options.variant;
+}
+
+void Workspace::attention_beside_exchange(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                                          AttentionOptions options) const {
+  options.stream = stream_;
+  options.variant = drawing_variant(q, k, v, out, options);
+  attention(q, k, v, out, options);
 }
 
 void Workspace::attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -39,6 +39,7 @@ struct Kept {
   std::map<std::vector<std::int64_t>, DeviceTensor> numbers;  // i32
   std::set<std::string> agreed;                               // kinds of calls, the same on all ranks
   std::set<std::string> rehearsed;                            // kinds and sizes of calls of this rank
+  std::map<std::string, std::optional<Variant>> drawing;  // by kernel: one like it whose blocks draw, if there is one
 };
 
 class Workspace {
@@ -60,6 +61,10 @@ class Workspace {
   // Kernels and exchanges of the call: all that it does is asked for here. They are on its stream, whatever options
   // say.
   void attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, AttentionOptions options) const;
+  // The same while an exchange has some of the multiprocessors: by a kernel whose blocks draw their tiles, so that
+  // those that begin late compute fewer of them. Others share them out beforehand.
+  void attention_beside_exchange(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                                 AttentionOptions options) const;
   void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                           const Tensor& lse, const GradientTensors& into, AttentionOptions options,
                           const BackwardOptions& backward) const;
@@ -84,6 +89,8 @@ class Workspace {
 
  private:
   bool performs() const noexcept { return turn_ == Turn::performance; }
+  std::optional<Variant> drawing_variant(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                                         AttentionOptions options) const;
   DeviceTensor lasting(const HostTensor& constant) const;
   const DeviceTensor& zeros(std::int64_t count) const;
 

@@ -33,14 +33,21 @@ class MergeRows {
     const int lanes = 1 << args.row_lanes_log2;
     const int64 thread = static_cast<int64>(ptx::ctaid_x()) * kMergeThreads + ptx::tid_x();
     const int lane = static_cast<int>(thread) & (lanes - 1);
-    const int64 row = thread >> args.row_lanes_log2, query = row / args.num_heads;
-    const MergePlace place{static_cast<int>(query / args.seqlen), static_cast<int>(query % args.seqlen),
-                           static_cast<int>(row % args.num_heads)};
+    const int64 row = thread >> args.row_lanes_log2;
+    MergePlace place{};
     Sum sum{};
     if (row < args.rows) {
-      sum = sum_of(place);
+      // Quotients of 64 bits take most of the instructions, and nearly all row numbers have 32.
+      place = args.rows >> 32 == 0 ? place_of(static_cast<uint32>(row)) : place_of(row);
+      const auto lse = [&](int part) { return lse_of(part, place); };
+      if (args.count > kFewParts) sum = sum_of(args.count, lse);
 #pragma unroll 1
-      for (int chunk = lane; chunk < args.chunks; chunk += lanes) join_chunk(place, chunk, sum);
+      for (int chunk = lane; chunk < args.chunks; chunk += lanes) {
+        if (args.count <= kFewParts)
+          sum = join_few(place, chunk);
+        else
+          join(place, chunk, sum, args.count, lse, [&](int part) { return load(part, place, chunk); });
+      }
     }
     ptx::bar_warp_sync();  // all lanes have read what may lie where the LSE goes
     if (row < args.rows && lane == 0 && args.lse != nullptr)
@@ -48,47 +55,72 @@ class MergeRows {
   }
 
  private:
+  static constexpr int kFewParts = 4;
+
   // Of exponentials, relative to the largest part's.
   struct Sum {
     float shift, total;
 
+    __device__ __forceinline__ float share_of(float lse) const { return ptx::ex2((lse - shift) * kLog2E); }
     __device__ __forceinline__ float log() const {
       return total == 0.0f ? -infinity() : __fmaf_rn(ptx::lg2(total), kLn2, shift);
     }
   };
 
-  __device__ __forceinline__ static float lse_of(const MergePart& part, const MergePlace& place) {
-    return ptx::ld_global_float(part.lse + place.in(part.lse_strides));
+  template <typename Row>
+  __device__ __forceinline__ MergePlace place_of(Row row) const {
+    const Row heads = static_cast<Row>(args.num_heads), rows = static_cast<Row>(args.seqlen), query = row / heads;
+    return {static_cast<int>(query / rows), static_cast<int>(query % rows), static_cast<int>(row % heads)};
   }
-  __device__ __forceinline__ static float share_of(const MergePart& part, const MergePlace& place, float shift) {
-    return ptx::ex2((lse_of(part, place) - shift) * kLog2E);
+  __device__ __forceinline__ float lse_of(int part, const MergePlace& place) const {
+    return ptx::ld_global_float(args.parts[part].lse + place.in(args.parts[part].lse_strides));
+  }
+  __device__ __forceinline__ Octet load(int part, const MergePlace& place, int chunk) const {
+    const MergePart& of = args.parts[part];
+    return Octets<Part>::load(of.out + place.in(of.out_strides) + chunk * Octets<Part>::kBytes);
   }
 
-  __device__ __forceinline__ Sum sum_of(const MergePlace& place) const {
+  // lse: of a part.
+  template <class Lse>
+  __device__ __forceinline__ static Sum sum_of(int count, const Lse& lse) {
     float largest = -infinity();
-#pragma unroll 1
-    for (int i = 0; i < args.count; ++i) largest = fmaxf(largest, lse_of(args.parts[i], place));
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) largest = fmaxf(largest, lse(i));
     // Where no part saw a key, all shares are 0 for any shift but an infinite one.
     Sum sum{largest == -infinity() ? 0.0f : largest, 0.0f};
-#pragma unroll 1
-    for (int i = 0; i < args.count; ++i) sum.total += share_of(args.parts[i], place, sum.shift);
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) sum.total += sum.share_of(lse(i));
     return sum;
   }
-
-  __device__ __forceinline__ void join_chunk(const MergePlace& place, int chunk, const Sum& sum) const {
+  template <class Lse, class Load>
+  __device__ __forceinline__ void join(const MergePlace& place, int chunk, const Sum& sum, int count, const Lse& lse,
+                                       const Load& octet) const {
     Octet joined{};
 #pragma unroll 4
-    for (int i = 0; i < args.count; ++i) {
-      const MergePart& part = args.parts[i];
-      const float share = share_of(part, place, sum.shift);
+    for (int i = 0; i < count; ++i) {
+      const float share = sum.share_of(lse(i));
       // What a part that saw no key has in its output is not looked at.
-      if (share != 0.0f)
-        joined.add(share, Octets<Part>::load(part.out + place.in(part.out_strides) + chunk * Octets<Part>::kBytes));
+      if (share != 0.0f) joined.add(share, octet(i));
     }
     const float factor = sum.total == 0.0f ? 0.0f : __frcp_rn(sum.total);
 #pragma unroll
     for (float& x : joined.x) x *= factor;
     Octets<Whole>::store(args.out + place.in(args.out_strides) + chunk * Octets<Whole>::kBytes, joined);
+  }
+
+  // All that a chunk is made of is asked for at once.
+  __device__ __forceinline__ Sum join_few(const MergePlace& place, int chunk) const {
+    float lses[kFewParts];
+    Octet octets[kFewParts];
+#pragma unroll
+    for (int i = 0; i < kFewParts; ++i) {
+      lses[i] = i < args.count ? lse_of(i, place) : -infinity();
+      if (i < args.count) octets[i] = load(i, place, chunk);
+    }
+    const auto lse = [&](int part) { return lses[part]; };
+    const Sum sum = sum_of(kFewParts, lse);
+    join(place, chunk, sum, kFewParts, lse, [&](int part) -> const Octet& { return octets[part]; });
+    return sum;
   }
 
   const MergeArguments& args;

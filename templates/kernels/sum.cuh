@@ -17,16 +17,25 @@ class SumRows {
   __device__ __forceinline__ void run() {
     const int lanes = 1 << args.row_lanes_log2;
     const int64 thread = static_cast<int64>(ptx::ctaid_x()) * kSumThreads + ptx::tid_x();
-    const int64 row = thread >> args.row_lanes_log2, query = row / args.num_heads;
+    const int64 row = thread >> args.row_lanes_log2;
     if (row >= args.rows) return;
-    batch = static_cast<int>(query / args.seqlen);
-    position = static_cast<int>(query % args.seqlen);
-    head = static_cast<int>(row % args.num_heads);
+    // Quotients of 64 bits take most of the instructions, and nearly all row numbers have 32.
+    if (args.rows >> 32 == 0)
+      find(static_cast<uint32>(row));
+    else
+      find(row);
 #pragma unroll 1
     for (int chunk = static_cast<int>(thread) & (lanes - 1); chunk < args.chunks; chunk += lanes) add_up(chunk);
   }
 
  private:
+  template <typename Row>
+  __device__ __forceinline__ void find(Row row) {
+    const Row heads = static_cast<Row>(args.num_heads), rows = static_cast<Row>(args.seqlen), query = row / heads;
+    batch = static_cast<int>(query / rows);
+    position = static_cast<int>(query % rows);
+    head = static_cast<int>(row % heads);
+  }
   __device__ __forceinline__ int64 offset(const RowStrides& strides) const {
     return batch * strides.batch + position * strides.row + head * strides.head;
   }

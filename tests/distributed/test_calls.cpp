@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <mutex>
+#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -71,6 +73,30 @@ TEST_CASE("batches, other numbers of queries than of keys, dtypes, head dims and
     of.seqlen_q = of.seqlen_kv = 70;
     expect_right(of, "sm_90a");
   }
+}
+
+TEST_CASE("beside an exchange blocks draw their tiles, where they would share them out beforehand") {
+  std::mutex mutex;
+  std::set<std::string> kernels;
+  EngineOptions options = tests::emulating("sm_90a");
+  options.log = [&](LogLevel, const std::string& line) {
+    const std::lock_guard lock(mutex);
+    std::smatch name;
+    if (std::regex_search(line, name, std::regex("fwd-[^ :]*"))) kernels.insert(name.str());
+  };
+  Engine engine(options);
+  AttentionCase of;
+  of.scheme = Scheme::ring;
+  of.ranks = 2;
+  of.head_dim = 128;
+  of.seqlen_q = of.seqlen_kv = 256;
+  of.num_heads_q = of.num_heads_kv = 80;  // a tile each, more than half as many as multiprocessors
+  tests::World world(of.ranks, kTimeout);
+  const tests::WholeResult found = tests::attention_over_shards(engine, world, of);
+  CHECK(tests::is_right(found, of, engine));
+  REQUIRE(kernels.size() == 2);  // the second one where nothing comes any more
+  CHECK(std::regex_replace(*kernels.begin(), std::regex("-dynamic-"), "-fixed-") == *kernels.rbegin());
+  CHECK(kernels.begin()->find("-dynamic-") != std::string::npos);
 }
 
 TEST_CASE("one key/value head for many, and more ranks than key/value heads") {

@@ -284,7 +284,7 @@ TEST_CASE("planted faults are found: lost and repeated messages, wrong offsets, 
     CHECK(is_found(engine, nullptr, &shifted));
   }
   const tests::TemporaryDirectory directory;
-  tests::plant("kernels/merge.cuh", "(lse_of(part, place) - shift) * kLog2E", "0.0f", directory / "templates");
+  tests::plant("kernels/merge.cuh", "(lse - shift) * kLog2E", "(lse - shift)", directory / "templates");
   EngineOptions options = tests::emulating("sm_80");
   options.template_directory = (directory / "templates").string();
   Engine wrong_merge(options);

@@ -2,6 +2,8 @@
 // Which rows several calls make, and what a rank of a ring of gradients computes first and last.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "distributed/plan.h"
@@ -59,4 +61,21 @@ TEST_CASE("gradients by a ring end with calls on the rank's own block, under whi
   windowed.attention.window = {0, 0};
   CHECK(plan_of_gradients(Scheme::ring, windowed, 1).schedule.size() == 4);
   CHECK(plan_of_gradients(Scheme::ring, causal_options(Layout::zigzag, 96, 1), 0).schedule.size() == 1);
+}
+
+TEST_CASE("calls for gradients in which all is seen have no more queries than stay near the multiprocessors") {
+  const auto longest = [](const Options& options, int rank) {
+    std::int64_t found = 0;
+    for (const Step& step : plan_of_gradients(Scheme::ring, options, rank).schedule)
+      for (const Sight& call : step.calls)
+        if (call.window == Window{}) found = std::max(found, call.queries.count);
+    return found;
+  };
+  Options full{Sharding(Layout::contiguous, 200001, 2)};
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(longest(full, rank) == (rank == 0 ? 25001 : 25000));  // of 100001 and of 100000, in four parts
+    CHECK(pairs_of(plan_of_gradients(Scheme::ring, full, rank).schedule) ==
+          pairs_of(plan_of(Scheme::ring, full, rank).schedule));
+    CHECK(longest(causal_options(Layout::zigzag, 1 << 19, 2), rank) == 32768);
+  }
 }

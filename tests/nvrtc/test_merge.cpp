@@ -301,28 +301,40 @@ TEST_CASE("a result is the same under every schedule") {
   }
 }
 
+TEST_CASE("row numbers of 64 bits find the rows that those of 32 find") {
+  const tests::TemporaryDirectory directory;
+  const auto templates = directory / "templates";
+  tests::plant("kernels/merge.cuh", "args.rows >> 32 == 0", "false", templates);
+  Engine engine = engine_with(templates.string());
+  expect_merged(engine, DType::f16, DType::f16, {2, 5, 3, 40}, 3);
+  expect_merged(engine, DType::bf16, DType::f32, {3, 4, 2, 64}, 6);
+}
+
 TEST_CASE("planted faults of the merge are found") {
   struct Fault {
     const char *name, *original, *replacement;
   };
   const Fault faults[] = {
-      {"shares are relative to nothing", "(lse_of(part, place) - shift) * kLog2E", "lse_of(part, place) * kLog2E"},
-      {"shares of base e", "(lse_of(part, place) - shift) * kLog2E", "(lse_of(part, place) - shift)"},
+      {"shares are relative to nothing", "(lse - shift) * kLog2E", "lse * kLog2E"},
+      {"shares of base e", "(lse - shift) * kLog2E", "(lse - shift)"},
       {"what a blind part left is looked at", "if (share != 0.0f)", "if (true)"},
       {"a row without keys divides by 0", "sum.total == 0.0f ? 0.0f : __frcp_rn(sum.total)", "__frcp_rn(sum.total)"},
       {"a row without keys has an infinite shift", "largest == -infinity() ? 0.0f : largest", "largest"},
-      {"the shift is the first part's", "fmaxf(largest, lse_of(args.parts[i], place))",
-       "i == 0 ? lse_of(args.parts[i], place) : largest"},
+      {"the shift is the first part's", "fmaxf(largest, lse(i))", "i == 0 ? lse(i) : largest"},
       {"the LSE lacks the shift", "__fmaf_rn(ptx::lg2(total), kLn2, shift)", "ptx::lg2(total) * kLn2"},
-      {"the LSE is written before shares are taken of it", "      sum = sum_of(place);\n",
-       "      sum = sum_of(place);\n"
+      {"the LSE is written before shares of many parts are taken of it",
+       "      if (args.count > kFewParts) sum = sum_of(args.count, lse);\n",
+       "      if (args.count > kFewParts) sum = sum_of(args.count, lse);\n"
        "      if (lane == 0) ptx::st_global(args.lse + place.in(args.lse_strides), sum.log());\n"},
+      {"the LSE is written before shares of few parts are taken of it", "          sum = join_few(place, chunk);\n",
+       "          sum = join_few(place, chunk);\n"
+       "      if (lane == 0) ptx::st_global(args.lse + place.in(args.lse_strides), sum.log());\n"},
+      {"a fifth part is lost", "args.count > kFewParts", "args.count > 2 * kFewParts"},
       {"wide rows end early", "for (int chunk = lane; chunk < args.chunks; chunk += lanes)",
        "for (int chunk = lane; chunk < lanes; chunk += lanes)"},
       {"rows that do not exist are joined", "    if (row < args.rows) {\n", "    if (row <= args.rows) {\n"},
-      {"positions and heads change places",
-       "static_cast<int>(query / args.seqlen), static_cast<int>(query % args.seqlen)",
-       "static_cast<int>(query % args.seqlen), static_cast<int>(query / args.seqlen)"},
+      {"positions and batch entries change places", "static_cast<int>(query / rows), static_cast<int>(query % rows)",
+       "static_cast<int>(query % rows), static_cast<int>(query / rows)"},
   };
   for (const Fault& fault : faults) {
     CAPTURE(std::string(fault.name));
@@ -332,8 +344,8 @@ TEST_CASE("planted faults of the merge are found") {
     Engine engine = engine_with(templates.string());
     bool right = true;
     try {
-      for (const std::int64_t head_dim : {40, 264}) {
-        Parts parts(DType::f32, {1, 9, 3, head_dim}, 3);
+      for (const auto& [head_dim, count] : {std::pair{40, 3}, {264, 3}, {264, 6}}) {
+        Parts parts(DType::f32, {1, 9, 3, head_dim}, count);
         const reference::Result expected = reference::merge(parts.results());
         MergeOptions opts;
         opts.lse = parts.lses[0].view();

@@ -173,6 +173,18 @@ TEST_CASE("a sum is the same under every schedule") {
   }
 }
 
+TEST_CASE("row numbers of 64 bits find the rows that those of 32 find") {
+  const tests::TemporaryDirectory directory;
+  const auto templates = directory / "templates";
+  tests::plant("kernels/sum.cuh", "args.rows >> 32 == 0", "false", templates);
+  Engine engine = engine_with(templates.string()), plain = engine_with();
+  const std::vector<HostTensor> parts = parts_of(DType::f32, {3, 5, 3, 40}, 3);
+  HostTensor out = poisoned(DType::f32, {3, 5, 3, 40}), wanted = out;
+  engine.sum(views_of(parts), out.view());
+  plain.sum(views_of(parts), wanted.view());
+  CHECK(out.to_doubles() == wanted.to_doubles());
+}
+
 TEST_CASE("planted faults of the sum are found") {
   struct Fault {
     const char *name, *original, *replacement;
@@ -183,8 +195,8 @@ TEST_CASE("planted faults of the sum are found") {
       {"wide rows end early", "chunk < args.chunks; chunk += lanes", "chunk < lanes; chunk += lanes"},
       {"rows that do not exist are added up", "if (row >= args.rows) return;", "if (row > args.rows) return;"},
       {"a part has the strides of the sum", "offset(part.strides)", "offset(args.out_strides)"},
-      {"a head is told by its position", "head = static_cast<int>(row % args.num_heads)",
-       "head = static_cast<int>(query % args.num_heads)"},
+      {"a head is told by its position", "head = static_cast<int>(row % heads)",
+       "head = static_cast<int>(query % heads)"},
   };
   for (const Fault& fault : faults) {
     CAPTURE(std::string(fault.name));
