@@ -29,6 +29,8 @@ Estimate of_attention(const Sizes& sizes, const RankModel& model) {
   return found;
 }
 
+std::int64_t products_of_gradients(const Sizes& sizes) { return 3 * sizes.head_dim + 2 * sizes.head_dim_v; }
+
 // Gradients of keys and values come back in f32 for the rows that were sent, under the kernels of the next block.
 void add_ring_of_gradients(Estimate& found, const Sizes& sizes, const RankModel& model) {
   const std::int64_t dims = sizes.head_dim + sizes.head_dim_v;
@@ -41,28 +43,27 @@ void add_ring_of_gradients(Estimate& found, const Sizes& sizes, const RankModel&
     found.calls += static_cast<std::int64_t>(step.calls.size());
     found.bytes += model.received(step.receives, there) + model.received(step.sends, back);
     const double next = i + 1 < schedule.size() ? model.transfer_time(schedule[i + 1].receives, there) : 0;
-    const std::int64_t products = 3 * sizes.head_dim + 2 * sizes.head_dim_v;
-    found.seconds += std::max(model.compute_time(step, products, model.machine().backward_flops), next + returned);
+    found.seconds += std::max(model.compute_time(step, products_of_gradients(sizes), model.machine().backward_flops),
+                              next + returned);
     returned = model.transfer_time(step.sends, back);
   }
   found.seconds += returned;
 }
 
-// dq by the keys that come, and then dk and dv by the queries that come: nothing hides what comes.
+// dq by the keys that come, and then dk and dv by the queries that come: nothing hides what comes, and kernels make all
+// gradients whichever are wanted.
 void add_gathered_gradients(Estimate& found, const Sizes& sizes, const RankModel& model) {
   const std::int64_t element = static_cast<std::int64_t>(size_of(sizes.dtype));
-  const auto add = [&](const Step& step, std::int64_t bytes, std::int64_t products) {
+  const auto add = [&](const Step& step, std::int64_t bytes) {
     found.calls += static_cast<std::int64_t>(step.calls.size());
     found.bytes += model.received(step.receives, bytes);
-    found.seconds +=
-        model.transfer_time(step.receives, bytes) + model.compute_time(step, products, model.machine().backward_flops);
+    found.seconds += model.transfer_time(step.receives, bytes) +
+                     model.compute_time(step, products_of_gradients(sizes), model.machine().backward_flops);
   };
-  add(model.plan().schedule.front(), model.row_bytes(Side::keys, {sizes.head_dim + sizes.head_dim_v, element}),
-      2 * sizes.head_dim + sizes.head_dim_v);
+  add(model.plan().schedule.front(), model.row_bytes(Side::keys, {sizes.head_dim + sizes.head_dim_v, element}));
   add(all_gather_schedule(mirrored(model.plan().hosts.nodes()), model.node()).front(),
       model.row_bytes(Side::queries, {sizes.head_dim + 2 * sizes.head_dim_v, element}) +
-          model.row_bytes(Side::queries, {1, kF32}),
-      2 * sizes.head_dim + 2 * sizes.head_dim_v);
+          model.row_bytes(Side::queries, {1, kF32}));
 }
 
 Estimate of_gradients(const Sizes& sizes, const RankModel& model) {

@@ -193,12 +193,12 @@ Scheme parse_scheme(const std::string& text);   // throws Error(invalid_argument
 
 // By what the time of schemes is estimated. Ranks must be given the same. The defaults are round numbers of an H200.
 struct Machine {
-  double flops = 6e14;             // of kernels of attention, a second
+  double flops = 7e14;             // of kernels of attention, a second
   double bytes = 3e11;             // a second, from a rank to others of its host
   double bytes_across = 4e10;      // a second, to those of other hosts
   double exchange = 2e-5;          // seconds until an exchange is under way
-  double call = 1e-5;              // seconds that a call of kernels takes beside its work
-  double backward_flops = 5.5e14;  // of kernels for gradients, a second
+  double call = 2e-5;              // seconds that a call of kernels takes beside its work
+  double backward_flops = 5.7e14;  // of kernels for gradients, a second
 };
 
 struct Options {
