@@ -9,8 +9,7 @@
 #include "distributed/checks.h"
 #include "distributed/host_heads.h"
 #include "distributed/part.h"
-#include "distributed/plan.h"
-#include "distributed/rehearsal.h"
+#include "distributed/planned_call.h"
 #include "distributed/row_parts.h"
 #include "distributed/workspace.h"
 
@@ -123,45 +122,45 @@ void run_over_hosts(const Workspace& work, const Plan& plan, const Sizes& sizes,
   back.finish();
 }
 
+constexpr Planning kPlanning{"attention", chosen_scheme, plan_of};
+
 // A call, checked and planned.
-struct PlannedCall {
-  PlannedCall(const Engine& engine, const Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
-              const Options& given)
+struct CheckedCall {
+  CheckedCall(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v, const Options& given)
       : call(engine, group, q, k, v, given),
-        plan(plan_of(chosen_scheme(call.sizes, given), given, group.rank())),
-        kind(kind_of("attention", call.sizes, given, plan.scheme)) {}
+        planned(planned_call(Workspace(engine, group, given.attention.stream), call.sizes, given, kPlanning)) {}
 
   GivenCall call;
-  Plan plan;
-  Kind kind;
+  std::shared_ptr<const PlannedCall> planned;
 };
 
-void run(const Workspace& work, const PlannedCall& planned, const NodeTensors& own, const AttentionOptions& options) {
-  if (planned.plan.hosts.ranks_of_host > 1)
-    run_over_hosts(work, planned.plan, planned.call.sizes, own, options);
+void run(const Workspace& work, const CheckedCall& checked, const NodeTensors& own, const AttentionOptions& options) {
+  const Plan& plan = checked.planned->plan;
+  if (plan.hosts.ranks_of_host > 1)
+    run_over_hosts(work, plan, checked.call.sizes, own, options);
   else
-    run(work, planned.plan, own, options);
+    run(work, plan, own, options);
 }
 
 }  // namespace
 
 void attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                const Options& options) {
-  const PlannedCall planned(engine, group, q, k, v, options);
-  check_rows("out", out, planned.call.out_shape(), q.dtype);
+  const CheckedCall checked(engine, group, q, k, v, options);
+  check_rows("out", out, checked.call.out_shape(), q.dtype);
   const AttentionOptions& of = options.attention;
-  perform(engine, group, of.stream, planned.kind, [&](const Workspace& work) {
-    run(work, planned, {q, k, v, out, of.lse}, of);
+  perform(engine, group, of.stream, checked.planned->kind, [&](const Workspace& work) {
+    run(work, checked, {q, k, v, out, of.lse}, of);
   });
 }
 
 DeviceTensor attention(Engine& engine, Group& group, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Options& options) {
-  const PlannedCall planned(engine, group, q, k, v, options);
+  const CheckedCall checked(engine, group, q, k, v, options);
   const AttentionOptions& of = options.attention;
-  return perform(engine, group, of.stream, planned.kind, [&](const Workspace& work) {
-    DeviceTensor out = work.allocate(q.dtype, planned.call.out_shape());
-    run(work, planned, {q, k, v, out, of.lse}, of);
+  return perform(engine, group, of.stream, checked.planned->kind, [&](const Workspace& work) {
+    DeviceTensor out = work.allocate(q.dtype, checked.call.out_shape());
+    run(work, checked, {q, k, v, out, of.lse}, of);
     return out;
   });
 }

@@ -5,7 +5,7 @@
 #include "distributed/host_heads.h"
 #include "distributed/option_gradients.h"
 #include "distributed/part.h"
-#include "distributed/rehearsal.h"
+#include "distributed/planned_call.h"
 #include "distributed/reject.h"
 #include "distributed/support.h"
 
@@ -127,35 +127,38 @@ void check_gradients(const GivenCall& call, const Given& given, const Options& o
       throw Error(ErrorCode::unsupported, fmt::format("{}: must not be given over several GPUs, was", name));
 }
 
+constexpr Planning kPlanning{"gradients", chosen_scheme_of_gradients, plan_of_gradients},
+    kDeterministicPlanning{"deterministic gradients", chosen_scheme_of_gradients, plan_of_gradients};
+
 // A call for gradients, checked and planned.
-struct PlannedGradients {
-  PlannedGradients(const Engine& engine, const Group& group, const Given& given, const Options& options,
+struct CheckedGradients {
+  CheckedGradients(Engine& engine, Group& group, const Given& given, const Options& options,
                    const BackwardOptions& backward)
       : call(engine, group, given.q, given.k, given.v, options) {
     check_gradients(call, given, options, backward);
-    plan = plan_of_gradients(chosen_scheme_of_gradients(call.sizes, options), options, group.rank());
-    kind = kind_of(backward.deterministic ? "deterministic gradients" : "gradients", call.sizes, options, plan.scheme);
+    planned = planned_call(Workspace(engine, group, options.attention.stream), call.sizes, options,
+                           backward.deterministic ? kDeterministicPlanning : kPlanning);
   }
   Kind kind_into(const Into& into) const {
+    const Kind& kind = planned->kind;
     return {kind.agreed + (into.dslopes ? ", dslopes" : "") + (into.dsinks ? ", dsinks" : "") +
                 (into.dbias ? fmt::format(", dbias {}", to_string(into.dbias->dtype)) : ""),
             kind.sizes};
   }
 
   GivenCall call;
-  Plan plan;
-  Kind kind;
+  std::shared_ptr<const PlannedCall> planned;
 };
 
-void run(const Workspace& work, const PlannedGradients& planned, const Given& given, const Into& into,
+void run(const Workspace& work, const CheckedGradients& checked, const Given& given, const Into& into,
          const AttentionOptions& options, const BackwardOptions& backward) {
   std::optional<OptionGradient> of_slopes, of_sinks;
   Into shares = into;
   if (into.dslopes) shares.dslopes = of_slopes.emplace(work, *options.alibi_slopes).share();
   if (into.dsinks) shares.dsinks = of_sinks.emplace(work, *options.sinks).share();
-  const GradientTask task{work, planned.plan, given, shares, options, backward};
-  if (planned.plan.hosts.ranks_of_host > 1)
-    run_over_hosts(task, planned.call.sizes);
+  const GradientTask task{work, checked.planned->plan, given, shares, options, backward};
+  if (task.plan.hosts.ranks_of_host > 1)
+    run_over_hosts(task, checked.call.sizes);
   else
     run(task);
   if (of_slopes) of_slopes->write(*into.dslopes);
@@ -168,10 +171,10 @@ Gradients attention_backward(Engine& engine, Group& group, const Tensor& dout, c
                              const Tensor& v, const Tensor& out, const Tensor& lse, const Options& options,
                              const BackwardOptions& backward) {
   const Given given{dout, q, k, v, out, lse};
-  const PlannedGradients planned(engine, group, given, options, backward);
-  return perform(engine, group, options.attention.stream, planned.kind, [&](const Workspace& work) {
+  const CheckedGradients checked(engine, group, given, options, backward);
+  return perform(engine, group, options.attention.stream, checked.planned->kind, [&](const Workspace& work) {
     Gradients made{work.allocate(q.dtype, q.shape), work.allocate(k.dtype, k.shape), work.allocate(v.dtype, v.shape)};
-    run(work, planned, given, {made.dq, made.dk, made.dv}, options.attention, backward);
+    run(work, checked, given, {made.dq, made.dk, made.dv}, options.attention, backward);
     return made;
   });
 }
@@ -180,10 +183,10 @@ void attention_backward(Engine& engine, Group& group, const Tensor& dout, const 
                         const Tensor& v, const Tensor& out, const Tensor& lse, const GradientTensors& into,
                         const Options& options, const BackwardOptions& backward) {
   const Given given{dout, q, k, v, out, lse};
-  const PlannedGradients planned(engine, group, given, options, backward);
-  const Into checked = checked_into(planned.call, given, into, options.attention);
-  perform(engine, group, options.attention.stream, planned.kind_into(checked),
-          [&](const Workspace& work) { run(work, planned, given, checked, options.attention, backward); });
+  const CheckedGradients checked(engine, group, given, options, backward);
+  const Into places = checked_into(checked.call, given, into, options.attention);
+  perform(engine, group, options.attention.stream, checked.kind_into(places),
+          [&](const Workspace& work) { run(work, checked, given, places, options.attention, backward); });
 }
 
 }  // namespace flashjit::distributed

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distributed/workspace.h"
 
+#include <fmt/format.h>
+
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -24,6 +27,19 @@ Tensor stepped(const Tensor& tensor, int dim, const RowsView& of) {
 }
 
 constexpr int kLseHeadsDim = 1, kLseSeqlenDim = 2;
+
+constexpr std::size_t kMostDrawing = 256;  // more calls than a model has; beyond them all are forgotten
+
+// All that a kernel is chosen by.
+std::string name_of_call(const std::vector<const Tensor*>& tensors, const AttentionOptions& options) {
+  const Tensor &q = *tensors[0], &v = *tensors[2];
+  std::string name = to_string(
+      problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]), options));
+  for (const Tensor* tensor : tensors)
+    name += fmt::format("; {} {} {}", to_string(tensor->shape), to_string(tensor->strides),
+                        reinterpret_cast<std::uintptr_t>(tensor->data) % 128);
+  return name + fmt::format("; {} {}", options.window.left, options.window.right);
+}
 
 std::size_t bytes_of(const Tensor& tensor) {
   std::size_t bytes = size_of(tensor.dtype);
@@ -111,20 +127,23 @@ void Workspace::attention(const Tensor& q, const Tensor& k, const Tensor& v, con
 
 std::optional<Variant> Workspace::drawing_variant(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                                   AttentionOptions options) const {
-  const KernelInfo chosen = engine_.prepare(q, k, v, out, options);
-  const auto* const hopper = std::get_if<HopperVariant>(&chosen.variant);
-  if (chosen.name.empty() || !hopper || hopper->scheduler != Scheduler::fixed) return std::nullopt;
-  const auto known = kept_.drawing.find(chosen.name);
+  const std::string name = name_of_call({&q, &k, &v, &out}, options);
+  const auto known = kept_.drawing.find(name);
   if (known != kept_.drawing.end()) return known->second;
+  if (kept_.drawing.size() >= kMostDrawing) kept_.drawing.clear();
+  std::optional<Variant>& found = kept_.drawing[name];
+  const Variant chosen = engine_.prepare(q, k, v, out, options).variant;
+  const auto* const hopper = std::get_if<HopperVariant>(&chosen);
+  if (!hopper || hopper->scheduler != Scheduler::fixed) return found;
   HopperVariant drawing = *hopper;
   drawing.scheduler = Scheduler::dynamic;
   options.variant = drawing;
   try {
     engine_.prepare(q, k, v, out, options);
+    found = drawing;
   } catch (const Error&) {  // there is none, or it may not be compiled: the one that was chosen will do
-    options.variant.reset();
   }
-  return kept_.drawing[chosen.name] = options.variant;
+  return found;
 }
 
 void Workspace::attention_beside_exchange(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,

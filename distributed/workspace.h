@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -33,13 +34,17 @@ std::optional<Tensor> of_heads(const std::optional<Tensor>& all, const RowRange&
 bool is_empty(const Tensor& tensor) noexcept;
 bool is_packed(const Tensor& tensor) noexcept;
 
+struct PlannedCall;
+
 // What a group keeps from call to call: constants in device memory, and which calls it knows: distributed/rehearsal.h.
 struct Kept {
-  std::map<std::int64_t, DeviceTensor> zeros;                 // f32, by their count
-  std::map<std::vector<std::int64_t>, DeviceTensor> numbers;  // i32
-  std::set<std::string> agreed;                               // kinds of calls, the same on all ranks
-  std::set<std::string> rehearsed;                            // kinds and sizes of calls of this rank
-  std::map<std::string, std::optional<Variant>> drawing;  // by kernel: one like it whose blocks draw, if there is one
+  std::map<std::int64_t, DeviceTensor> zeros;                         // f32, by their count
+  std::map<std::vector<std::int64_t>, DeviceTensor> numbers;          // i32
+  std::set<std::string> agreed;                                       // kinds of calls, the same on all ranks
+  std::set<std::string> rehearsed;                                    // kinds and sizes of calls of this rank
+  std::map<std::string, std::shared_ptr<const PlannedCall>> planned;  // distributed/planned_call.h
+  // By call, the kernel that is taken in place of one whose blocks share tiles out, if that is another.
+  std::map<std::string, std::optional<Variant>> drawing;
 };
 
 class Workspace {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rows several calls make, and what a rank of a ring of gradients computes first and last.
+// Which rows several calls make, what a rank of a ring of gradients computes first and last, and that plans are kept.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "distributed/plan.h"
+#include "distributed/planned_call.h"
 #include "distributed/row_parts.h"
+#include "tests/distributed/attention_case.h"
+#include "tests/support/emulating_engine.h"
 
 namespace {
 
@@ -78,4 +80,32 @@ TEST_CASE("calls for gradients in which all is seen have no more queries than st
           pairs_of(plan_of(Scheme::ring, full, rank).schedule));
     CHECK(longest(causal_options(Layout::zigzag, 1 << 19, 2), rank) == 32768);
   }
+}
+
+TEST_CASE("a group keeps the plan of a call, and another call has another one") {
+  constexpr Planning kAttention{"attention", chosen_scheme, plan_of};
+  constexpr int kRanks = 2;
+  tests::World world(kRanks, std::chrono::seconds(60));
+  const auto thrown = tests::on_ranks(world, [&](Group& group) {
+    const Workspace work(tests::engine_for("sm_80"), group, nullptr);
+    Sizes sizes;
+    sizes.dtype = DType::bf16;
+    sizes.batch = 1, sizes.num_heads_q = sizes.num_heads_kv = 4, sizes.head_dim = sizes.head_dim_v = 64;
+    const auto plan = [&](const Options& options) { return planned_call(work, sizes, options, kAttention); };
+    const Options first = causal_options(Layout::zigzag, 96, kRanks);
+    const auto known = plan(first);
+    CHECK(plan(first) == known);
+    std::vector<Options> others(6, first);
+    others[0].queries = Sharding(Layout::zigzag, 97, kRanks);
+    others[1].keys = Sharding(Layout::zigzag, 97, kRanks);
+    others[2].attention.window = {7, 0};
+    others[3].machine.exchange = 1;
+    others[4].scheme = Scheme::all_to_all;
+    others[5].queries = Sharding::packed(Layout::zigzag, {0, 40, 96}, kRanks);
+    for (const Options& other : others) CHECK(plan(other) != known);
+    CHECK(plan(others[4])->plan.scheme == Scheme::all_to_all);
+    sizes.batch = 2;
+    CHECK(plan(first) != known);
+  });
+  tests::rethrow_first(thrown);
 }
