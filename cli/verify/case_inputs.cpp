@@ -39,8 +39,22 @@ double level(Scores scores, std::int64_t key, std::int64_t seqlen) {
   return 0;
 }
 
+// Of so many columns what they bear of levels is a value that f16 has: an infinite key would make NaN of all gradients
+// that it meets with a probability of 0. raw: products under the default scale, of a column alone.
+std::int64_t columns_of(std::int64_t least, double raw, Scores scores, std::int64_t seqlen) {
+  constexpr double kLargestOfF16 = 65504;
+  double largest = 0;
+  for (std::int64_t key = 0; key < seqlen; ++key)
+    if (const double at = std::abs(raw * level(scores, key, seqlen)); std::isfinite(at))
+      largest = std::max(largest, at);
+  std::int64_t columns = least;
+  while (largest > static_cast<double>(columns) * kLargestOfF16) columns *= 2;
+  return columns;
+}
+
 // The first columns of q are size or -size, and those of k such that their product under the default scale is the
-// level. What 16 bits do not hold is spread over both, and over all the columns that the smallest head dim has.
+// level. What 16 bits do not hold is spread over both, and over as many columns as it needs: of small head dims all of
+// them, which are eight.
 void add_levels(Scores scores, HostTensor& q, HostTensor& k) {
   const auto for_each_row = [](const HostTensor& tensor, auto visit) {
     const Dims& shape = tensor.shape();
@@ -48,9 +62,10 @@ void add_levels(Scores scores, HostTensor& q, HostTensor& k) {
     for (std::int64_t i = 0; i < rows; ++i) visit(i / shape[2] % shape[1], i * shape[3]);
   };
   const std::int64_t seqlen = k.shape()[1];
-  const std::int64_t columns = scores == Scores::huge ? 8 : 1;
   const double size = scores == Scores::huge ? 60000 : 1;
-  const double to_raw = std::sqrt(static_cast<double>(k.shape()[3])) / (static_cast<double>(columns) * size);
+  const double of_column = std::sqrt(static_cast<double>(k.shape()[3])) / size;
+  const std::int64_t columns = columns_of(scores == Scores::huge ? 8 : 1, of_column, scores, seqlen);
+  const double to_raw = of_column / static_cast<double>(columns);
   const auto fill = [columns](HostTensor& tensor, std::int64_t at, double value) {
     for (std::int64_t i = 0; i < columns; ++i) store_element(tensor.data(), tensor.dtype(), at + i, value);
   };

@@ -31,7 +31,7 @@ inline constexpr Scores kHardScores[] = {Scores::ramp,         Scores::jumps,   
 const char* to_string(Scores scores) noexcept;
 // Whether some are infinite, or so far from 0 that f32 does not tell neighbouring numbers apart.
 inline bool is_far(Scores scores) { return scores == Scores::huge || scores == Scores::infinite; }
-// Whether keys are no values: infinite in f16, or as large.
+// Whether keys are no values: infinite, or as large as f16 has them.
 inline bool has_far_keys(Scores scores) { return is_far(scores) || scores == Scores::very_low; }
 
 // Gives random q and k, [batch, seqlen, heads, head_dim], such scores under the default scale.

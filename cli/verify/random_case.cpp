@@ -283,8 +283,7 @@ RandomCase random_case(std::uint64_t seed, const RandomScope& scope) {
   Dice dice(seed);
   RandomCase random;
   random.shape = random_shape(dice);
-  const bool is_too_far = scope.spans_alone ? has_far_keys(random.shape.scores) : is_far(random.shape.scores);
-  if (!scope.far_scores && is_too_far) random.shape.scores = Scores::random;
+  if (!scope.far_scores && is_far(random.shape.scores)) random.shape.scores = Scores::random;
   if (scope.large_heads && dice.one_in(3)) widen_group(dice, random.shape);
   // Some have few features and some nearly all.
   RandomOptions draw(dice, random.shape, dice.one_of<std::int64_t>({2, 4, 8}));

@@ -17,19 +17,20 @@ using cli::Scores;
 constexpr std::int64_t kQueries = 6, kKeys = 420, kHeadDim = 256;
 
 struct Case {
-  explicit Case(Scores scores, DType dtype = DType::f16)
-      : q(HostTensor::random_normal(dtype, {1, kQueries, 2, kHeadDim}, 1)),
-        k(HostTensor::random_normal(dtype, {1, kKeys, 1, kHeadDim}, 2)) {
+  explicit Case(Scores scores, DType dtype = DType::f16, std::int64_t head_dim = kHeadDim)
+      : q(HostTensor::random_normal(dtype, {1, kQueries, 2, head_dim}, 1)),
+        k(HostTensor::random_normal(dtype, {1, kKeys, 1, head_dim}, 2)) {
     cli::shape_scores(scores, q, k);
   }
   // Of a row of head 0, under the default scale.
   std::vector<double> scores(std::int64_t row) const {
     std::vector<double> result(kKeys);
+    const std::int64_t head_dim = k.shape()[3];
     for (std::int64_t key = 0; key < kKeys; ++key)
-      for (std::int64_t i = 0; i < kHeadDim; ++i)
-        result[static_cast<std::size_t>(key)] += load_element(q.data(), q.dtype(), row * 2 * kHeadDim + i) *
-                                                 load_element(k.data(), k.dtype(), key * kHeadDim + i) /
-                                                 std::sqrt(1.0 * kHeadDim);
+      for (std::int64_t i = 0; i < head_dim; ++i)
+        result[static_cast<std::size_t>(key)] += load_element(q.data(), q.dtype(), row * 2 * head_dim + i) *
+                                                 load_element(k.data(), k.dtype(), key * head_dim + i) /
+                                                 std::sqrt(1.0 * head_dim);
     return result;
   }
   HostTensor q, k;
@@ -79,6 +80,23 @@ TEST_CASE("equal scores are equal, and very low ones far below the others") {
   const std::vector<double> low = Case(Scores::very_low).scores(0);
   CHECK(*std::max_element(low.begin() + kKeys / 2, low.end()) < -2900);
   CHECK(*std::min_element(low.begin(), low.begin() + kKeys / 2) > -100);
+}
+
+TEST_CASE("of the largest head dim, too, all keys are finite but an infinite one, and scores as low and as huge") {
+  for (const Scores scores : cli::kHardScores) {
+    if (scores == Scores::infinite) continue;
+    CAPTURE(cli::to_string(scores));
+    const std::vector<double> keys = Case(scores, DType::f16, kLargestHeadDim).k.to_doubles();
+    CHECK(std::all_of(keys.begin(), keys.end(), [](double value) { return std::isfinite(value); }));
+  }
+  for (const std::int64_t row : {0, 1}) {
+    const int sign = row == 0 ? 1 : -1;
+    const std::vector<double> low = Case(Scores::very_low, DType::f16, kLargestHeadDim).scores(row);
+    CHECK(std::abs(low[0]) < 100);
+    CHECK(sign * low[kKeys - 1] == doctest::Approx(-3000).epsilon(0.01));
+    const std::vector<double> huge = Case(Scores::huge, DType::f16, kLargestHeadDim).scores(row);
+    CHECK(sign * huge[kKeys / 3] == doctest::Approx(1.8e9).epsilon(0.01));
+  }
 }
 
 TEST_CASE("with an infinite key the even rows are NaN in the reference, and the odd ones are not") {
