@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <utility>
 
 namespace flashjit::cli {
@@ -32,22 +33,63 @@ Upstream random_upstream(DType dtype, const Dims& out, const Dims& lse, bool has
           has_dlse ? HostTensor::random_normal(DType::f32, lse, seed + 1) : HostTensor(DType::f32, lse)};
 }
 
-// That by the LSE comes out of a row's sum of dout and output, so what is wrong with the sum can be put there.
-Upstream with_rounded_sums(const Upstream& upstream, const reference::Result& forward) {
-  constexpr double kRounding = 1.0 / (1 << 22);  // of some additions in f32
-  Upstream rounded = upstream;
-  const std::vector<double> dout = upstream.dout.to_doubles();
+// A row of a head, in the order of the LSE.
+struct RowOfHead {
+  std::size_t index;
+  std::int64_t batch, head;
+  std::size_t first;  // of its output, and of what is computed from that
+};
+template <class Visit>
+void for_each_row(const reference::Result& forward, Visit visit) {
   const std::int64_t rows = forward.shape[1], heads = forward.shape[2], width = forward.shape[3];
   for (std::size_t i = 0; i < forward.lse.size(); ++i) {
-    const std::int64_t at = static_cast<std::int64_t>(i), row = at % rows, head = at / rows % heads;
-    const std::int64_t first = ((at / (rows * heads) * rows + row) * heads + head) * width;
-    double sum = 0;
-    for (auto j = static_cast<std::size_t>(first); j < static_cast<std::size_t>(first + width); ++j)
-      sum += std::abs(dout[j] * forward.out[j]);
-    const double before = load_element(upstream.dlse.data(), DType::f32, at);
-    store_element(rounded.dlse.data(), DType::f32, at, before + (at % 2 == 0 ? kRounding : -kRounding) * sum);
+    const std::int64_t at = static_cast<std::int64_t>(i), row = at % rows, head = at / rows % heads,
+                       batch = at / (rows * heads);
+    visit(RowOfHead{i, batch, head, static_cast<std::size_t>(((batch * rows + row) * heads + head) * width)});
   }
+}
+
+constexpr double kRoundingOfF32 = 1.0 / (1 << 24);
+constexpr double kRoundingOfSums = 4 * kRoundingOfF32;  // of some additions in f32
+
+// That by the LSE comes out of a row's sum of dout and output, so what is wrong with the sum can be put there: that the
+// output, which the kernel gets, was rounded to its dtype, and what additions do.
+Upstream with_rounded_sums(const Upstream& upstream, const reference::Result& forward, const HostTensor& out) {
+  Upstream rounded = upstream;
+  const std::vector<double> dout = upstream.dout.to_doubles(), given = out.to_doubles();
+  const auto width = static_cast<std::size_t>(forward.shape[3]);
+  for_each_row(forward, [&](const RowOfHead& row) {
+    double error = 0, magnitude = 0;
+    for (std::size_t j = row.first; j < row.first + width; ++j) {
+      error += dout[j] * (given[j] - forward.out[j]);
+      magnitude += std::abs(dout[j] * forward.out[j]);
+    }
+    const auto at = static_cast<std::int64_t>(row.index);
+    const double before = load_element(upstream.dlse.data(), DType::f32, at);
+    error += (at % 2 == 0 ? -magnitude : magnitude) * kRoundingOfSums;
+    store_element(rounded.dlse.data(), DType::f32, at, before - error);
+  });
   return rounded;
+}
+
+// The gradient of a sink is a sum over rows of P D, whose terms cancel. What additions in f32 do to it is of their
+// magnitudes; of so few numbers luck decides whether low precision shows it.
+double distance_of_sinks(const Upstream& upstream, const reference::Result& forward, const Tensor& sinks) {
+  const std::vector<double> dout = upstream.dout.to_doubles(), dlse = upstream.dlse.to_doubles();
+  const auto width = static_cast<std::size_t>(forward.shape[3]);
+  const bool of_batch = sinks.shape.size() > 1;
+  std::map<std::int64_t, double> magnitudes;  // by place
+  for_each_row(forward, [&](const RowOfHead& row) {
+    const double lse = forward.lse[row.index];
+    if (!std::isfinite(lse)) return;
+    double sum = -dlse[row.index];
+    for (std::size_t j = row.first; j < row.first + width; ++j) sum += dout[j] * forward.out[j];
+    const std::int64_t place = (of_batch ? row.batch * sinks.strides[0] : 0) + row.head * sinks.strides[of_batch];
+    magnitudes[place] += std::abs(std::exp(load_element(sinks.data, sinks.dtype, place) - lse) * sum);
+  });
+  double largest = 0;
+  for (const auto& [place, magnitude] : magnitudes) largest = std::max(largest, magnitude);
+  return largest * kRoundingOfSums;
 }
 
 struct GradientRow {
@@ -85,6 +127,11 @@ class GradientReferences {
       yardsticks[i] = std::max(yardsticks[i], distance(one.*kGradients[i].values, other.*kGradients[i].values));
   }
 
+  void measure(std::vector<double> reference::Gradients::*values, double distance) {
+    for (std::size_t i = 0; i < std::size(kGradients); ++i)
+      if (kGradients[i].values == values) yardsticks[i] = std::max(yardsticks[i], distance);
+  }
+
   double yardsticks[std::size(kGradients)] = {};  // in the order of the rows
 
  private:
@@ -120,7 +167,9 @@ BackwardCase::BackwardCase(Engine& engine, const CaseShape& shape, const CaseInp
   GradientReferences references(engine, inputs, on_host);
   const reference::Gradients exact = references.exact(upstream);
   references.measure(exact, references.low(upstream));
-  references.measure(exact, references.exact(with_rounded_sums(upstream, forward)));
+  const HostTensor out = HostTensor::from_doubles(dtype, forward.shape, forward.out.data(), forward.out.size());
+  references.measure(exact, references.exact(with_rounded_sums(upstream, forward, out)));
+  if (on_host.sinks) references.measure(&R::dsinks, distance_of_sinks(upstream, forward, *on_host.sinks));
   for (int draw = 1; draw < draws_of(shape); ++draw) {
     const Upstream other = upstream_of(static_cast<std::uint64_t>(draw));
     references.measure(references.exact(other), references.low(other));
@@ -143,7 +192,7 @@ BackwardCase::BackwardCase(Engine& engine, const CaseShape& shape, const CaseInp
   }
   call_.q = move_rows(inputs.q), call_.k = move_rows(inputs.k), call_.v = move_rows(inputs.v);
   call_.dout = move_rows(upstream.dout);
-  call_.out = move_rows(HostTensor::from_doubles(dtype, forward.shape, forward.out.data(), forward.out.size()));
+  call_.out = move_rows(out);
   call_.lse = move(HostTensor::from_doubles(DType::f32, lse_shape, forward.lse.data(), forward.lse.size()));
   if (choices.has_dlse) call_.dlse = move(upstream.dlse);
   call_.deterministic = choices.deterministic, call_.variant = choices.variant;

@@ -46,13 +46,15 @@ std::string problem_of_kernel(const VerifyCase& c, const std::function<void(Atte
 }
 void forget_nothing(AttentionOptions&) {}
 
-// Likewise of one that computes gradients in double precision.
-std::string problem_of_backward(const cli::BackwardCase& c, const std::function<void(cli::BackwardCaseCall&)>& forget) {
+// Likewise of one that computes gradients in double precision. spoil: what becomes of them.
+std::string problem_of_backward(const cli::BackwardCase& c, const std::function<void(cli::BackwardCaseCall&)>& forget,
+                                const std::function<void(reference::Gradients&)>& spoil = {}) {
   return c.problem_with(c.run([&](const cli::BackwardCaseCall& given) {
     cli::BackwardCaseCall call = given;
     forget(call);
-    const reference::Gradients gradients =
+    reference::Gradients gradients =
         reference::attention_backward(call.dout, call.q, call.k, call.v, call.options, call.dlse);
+    if (spoil) spoil(gradients);
     const auto write = [](const std::vector<double>& values, const std::optional<Tensor>& to) {
       for (std::size_t i = 0; to && i < values.size(); ++i)
         store_element(to->data, to->dtype, static_cast<std::int64_t>(i), values[i]);
@@ -67,8 +69,25 @@ std::string problem_of_backward(const cli::BackwardCase& c, const std::function<
 }
 
 cli::BackwardCase backward_case(Engine& engine, const Problem& problem, const CaseShape& shape,
-                                const AttentionOptions& options, const cli::GradientChoices& choices = {}) {
-  return {engine, shape, cli::case_inputs(problem, shape, options, 1), cli::Texts(), kHostMemory, choices, 1};
+                                const AttentionOptions& options, const cli::GradientChoices& choices = {},
+                                std::uint64_t seed = 1) {
+  return {engine, shape, cli::case_inputs(problem, shape, options, seed), cli::Texts(), kHostMemory, choices, seed};
+}
+
+// Row sums as kernels have them, of the output that they are given, through the gradient of the LSE; added in f32.
+HostTensor dlse_by_given_output(const cli::BackwardCaseCall& call) {
+  const reference::Result exact = reference::attention(call.q, call.k, call.v, call.options);
+  HostTensor dlse(DType::f64, call.lse.shape);
+  const std::int64_t rows = exact.shape[1], heads = exact.shape[2], width = exact.shape[3];
+  for (std::int64_t at = 0; at < static_cast<std::int64_t>(exact.lse.size()); ++at) {
+    const std::int64_t row = (at / (rows * heads) * rows + at % rows) * heads + at / rows % heads;
+    double error = 0;
+    for (std::int64_t j = row * width; j < (row + 1) * width; ++j)
+      error += load_element(call.dout.data, call.dout.dtype, j) *
+               (load_element(call.out.data, call.out.dtype, j) - exact.out[static_cast<std::size_t>(j)]);
+    store_element(dlse.data(), DType::f64, at, load_element(call.dlse->data, DType::f32, at) - error);
+  }
+  return dlse;
 }
 
 // Of which nothing but the reference is used.
@@ -239,4 +258,40 @@ TEST_CASE("gradients of one key, of one query and of none have a bound that roun
     const auto add_dlse = [&](cli::BackwardCaseCall& call) { call.dlse = changed.view(); };
     CHECK((problem_of_backward(c, add_dlse) != "") == (shape.seqlen_q > 0 && shape.seqlen_kv == 1));
   }
+}
+
+TEST_CASE("gradients of sinks have a bound that row sums of the given output meet, whatever their number") {
+  const Problem problem{.dtype = DType::bf16, .head_dim = 16, .head_dim_v = 16, .sinks = true};
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    CAPTURE(seed);
+    const cli::BackwardCase c =
+        backward_case(engine(), problem, {1, 201, 203, 1, 1}, {}, {.in_f32 = true, .deterministic = true}, seed);
+    HostTensor dlse;
+    CHECK(problem_of_backward(c, [&](cli::BackwardCaseCall& call) {
+            dlse = dlse_by_given_output(call);
+            call.dlse = dlse.view();
+          }) == "");
+  }
+}
+
+TEST_CASE(
+    "gradients of sinks of rows without keys have a bound that additions in f32 meet, and not one that lacks a row") {
+  const Problem problem{.dtype = DType::f16, .head_dim = 16, .head_dim_v = 16, .sinks = true};
+  constexpr std::int64_t kRows = 300;
+  const cli::BackwardCase c = backward_case(engine(), problem, {1, kRows, 0, 2, 1}, {}, {.in_f32 = true});
+  std::vector<double> dlse;
+  const auto see = [&](cli::BackwardCaseCall& call) {
+    const auto* const values = static_cast<const float*>(call.dlse->data);
+    dlse.assign(values, values + 2 * kRows);
+  };
+  // From the last row on, each term to the sum of all before it.
+  const auto add_in_f32 = [&](reference::Gradients& gradients) {
+    for (std::int64_t head = 0; head < 2; ++head) {
+      float sum = 0;
+      for (std::int64_t row = kRows - 1; row >= 0; --row) sum += static_cast<float>(dlse[head * kRows + row]);
+      gradients.dsinks[static_cast<std::size_t>(head)] = sum;
+    }
+  };
+  CHECK(problem_of_backward(c, see, add_in_f32) == "");
+  CHECK(problem_of_backward(c, see, [&](reference::Gradients& gradients) { gradients.dsinks[0] -= dlse[7]; }) != "");
 }
