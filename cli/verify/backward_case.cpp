@@ -72,6 +72,38 @@ Upstream with_rounded_sums(const Upstream& upstream, const reference::Result& fo
   return rounded;
 }
 
+// What exp(S - LSE) is of a score that alone makes this LSE. Tensor cores add 16 columns at a time to S and cut off
+// what is below its last bit, of which S loses one at most at each of these steps, always towards 0. The LSE is
+// rounded, and again in binary logarithms. In the reference all that cancels, as it subtracts the largest score. And 16
+// bits, in which P is multiplied, have 1 but round what is near it by half a bit more. Half of this on average: all of
+// it is what twice the yardstick allows.
+double probability_of_cut_score(double lse, double scale, std::int64_t head_dim, DType dtype) {
+  if (!std::isfinite(lse) || lse == 0 || scale == 0) return 1;
+  const auto steps = static_cast<double>((head_dim + 15) / 16);
+  const double bit = 2 * kRoundingOfF32 * std::exp2(std::floor(std::log2(std::abs(lse / scale))));
+  const double lost = std::copysign(steps * bit * std::abs(scale), lse) + 2 * kRoundingOfF32 * lse;
+  const double p = std::exp(-lost);
+  const HostTensor stored = HostTensor::from_doubles(dtype, {1}, &p, 1);
+  const double rounded = load_element(stored.data(), dtype, 0);
+  return (1 + (std::abs(rounded - 1) > std::abs(p - 1) ? rounded : p)) / 2;
+}
+
+// What is wrong with all probabilities of a row alike is as if the number depended more or less on the row.
+Upstream with_cut_scores(const Upstream& upstream, const reference::Result& forward, const HostTensor& q,
+                         const AttentionOptions& options) {
+  const std::int64_t head_dim = q.shape()[3];
+  const double scale = options.softmax_scale ? *options.softmax_scale : 1 / std::sqrt(static_cast<double>(head_dim));
+  std::vector<double> dout = upstream.dout.to_doubles(), dlse = upstream.dlse.to_doubles();
+  const auto width = static_cast<std::size_t>(forward.shape[3]);
+  for_each_row(forward, [&](const RowOfHead& row) {
+    const double p = probability_of_cut_score(forward.lse[row.index], scale, head_dim, q.dtype());
+    for (std::size_t j = row.first; j < row.first + width; ++j) dout[j] *= p;
+    dlse[row.index] *= p;
+  });
+  return {HostTensor::from_doubles(DType::f64, upstream.dout.shape(), dout.data(), dout.size()),
+          HostTensor::from_doubles(DType::f64, upstream.dlse.shape(), dlse.data(), dlse.size())};
+}
+
 // The gradient of a sink is a sum over rows of P D, whose terms cancel. What additions in f32 do to it is of their
 // magnitudes; of so few numbers luck decides whether low precision shows it.
 double distance_of_sinks(const Upstream& upstream, const reference::Result& forward, const Tensor& sinks) {
@@ -169,6 +201,7 @@ BackwardCase::BackwardCase(Engine& engine, const CaseShape& shape, const CaseInp
   references.measure(exact, references.low(upstream));
   const HostTensor out = HostTensor::from_doubles(dtype, forward.shape, forward.out.data(), forward.out.size());
   references.measure(exact, references.exact(with_rounded_sums(upstream, forward, out)));
+  references.measure(exact, references.exact(with_cut_scores(upstream, forward, inputs.q, on_host)));
   if (on_host.sinks) references.measure(&R::dsinks, distance_of_sinks(upstream, forward, *on_host.sinks));
   for (int draw = 1; draw < draws_of(shape); ++draw) {
     const Upstream other = upstream_of(static_cast<std::uint64_t>(draw));

@@ -40,8 +40,9 @@ struct BackwardCaseCall {
 
 // Output and LSE are those of the reference, so that what is wrong is wrong in the backward kernels. Where few rows or
 // keys decide, how far low precision leads astray is a matter of luck, and where a row sees one key alone its terms
-// cancel in the reference, and nearly so in f32. So the yardstick is what it does to several calls like this one at
-// most, or what row sums do of the output as it is given, added in f32.
+// cancel in the reference, and nearly so in f32; so do the largest score and the sum that probabilities are made of. So
+// the yardstick is what it does to several calls like this one at most, or what row sums do of the output as it is
+// given, added in f32, or scores of which tensor cores have cut off the last bits.
 class BackwardCase : public ComparedCase {
  public:
   // engine: that of the device; its references know texts, too.

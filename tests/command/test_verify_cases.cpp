@@ -260,6 +260,24 @@ TEST_CASE("gradients of one key, of one query and of none have a bound that roun
   }
 }
 
+TEST_CASE("a probability is that of a score of which tensor cores cut off the last bits, where that is far from 0") {
+  const Problem problem{.dtype = DType::f16, .head_dim = 512, .head_dim_v = 512};
+  const auto times = [](double factor) {
+    return [factor](reference::Gradients& gradients) {
+      for (double& value : gradients.dv) value *= factor;
+    };
+  };
+  constexpr double kBit = 1.0 / 2048;  // of f16, below 1
+  for (const Scores scores : {Scores::spike_first, Scores::random}) {
+    CAPTURE(cli::to_string(scores));
+    const CaseShape shape{1, 1, 1, 1, 1, scores};  // so that dv is that of the output, which f16 has
+    const cli::BackwardCase c = backward_case(engine(), problem, shape, {}, {.in_f32 = true});
+    const auto forget = [](cli::BackwardCaseCall&) {};
+    CHECK((problem_of_backward(c, forget, times(1 - kBit)) == "") == (scores == Scores::spike_first));
+    CHECK(problem_of_backward(c, forget, times(1 - 16 * kBit)) != "");
+  }
+}
+
 TEST_CASE("gradients of sinks have a bound that row sums of the given output meet, whatever their number") {
   const Problem problem{.dtype = DType::bf16, .head_dim = 16, .head_dim_v = 16, .sinks = true};
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
