@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <utility>
+
+#include "cli/verify/dice.h"
 
 namespace flashjit::cli {
 namespace {
@@ -72,25 +75,64 @@ Upstream with_rounded_sums(const Upstream& upstream, const reference::Result& fo
   return rounded;
 }
 
-// What exp(S - LSE) is of a score that alone makes this LSE. Tensor cores add 16 columns at a time to S and cut off
-// what is below its last bit, of which S loses one at most at each of these steps, always towards 0. The LSE is
-// rounded, and again in binary logarithms. In the reference all that cancels, as it subtracts the largest score. And 16
-// bits, in which P is multiplied, have 1 but round what is near it by half a bit more. Half of this on average: all of
-// it is what twice the yardstick allows.
+// Tensor cores add 16 columns at a time to a score and cut off what is below its last bit, so that it loses one at most
+// at each of these steps, always towards 0.
+double steps_of_score(std::int64_t head_dim) { return static_cast<double>((head_dim + 15) / 16); }
+
+// What exp(S - LSE) is of a score that alone makes this LSE and has lost all of these bits. The LSE is rounded, and
+// again in binary logarithms. In the reference all that cancels, as it subtracts the largest score. And 16 bits, in
+// which P is multiplied, have 1 but round what is near it by half a bit more. Half of this on average: all of it is
+// what twice the yardstick allows.
 double probability_of_cut_score(double lse, double scale, std::int64_t head_dim, DType dtype) {
   if (!std::isfinite(lse) || lse == 0 || scale == 0) return 1;
-  const auto steps = static_cast<double>((head_dim + 15) / 16);
   const double bit = 2 * kRoundingOfF32 * std::exp2(std::floor(std::log2(std::abs(lse / scale))));
-  const double lost = std::copysign(steps * bit * std::abs(scale), lse) + 2 * kRoundingOfF32 * lse;
+  const double lost = std::copysign(steps_of_score(head_dim) * bit * std::abs(scale), lse) + 2 * kRoundingOfF32 * lse;
   const double p = std::exp(-lost);
   const HostTensor stored = HostTensor::from_doubles(dtype, {1}, &p, 1);
   const double rounded = load_element(stored.data(), dtype, 0);
   return (1 + (std::abs(rounded - 1) > std::abs(p - 1) ? rounded : p)) / 2;
 }
 
-// What is wrong with all probabilities of a row alike is as if the number depended more or less on the row.
-Upstream with_cut_scores(const Upstream& upstream, const reference::Result& forward, const HostTensor& q,
-                         const AttentionOptions& options) {
+HostTensor in_f64(const HostTensor& tensor, const std::function<double(std::int64_t, double)>& change = {}) {
+  std::vector<double> values = tensor.to_doubles();
+  for (std::size_t i = 0; change && i < values.size(); ++i) values[i] = change(static_cast<std::int64_t>(i), values[i]);
+  return HostTensor::from_doubles(DType::f64, tensor.shape(), values.data(), values.size());
+}
+
+// By how much the number changes, by way of each row, where the scores of each key have lost something between none and
+// all of these bits: the root mean square of some draws.
+std::vector<double> changes_by_cut_scores(Engine& engine, const CaseInputs& inputs, const AttentionOptions& options,
+                                          const Upstream& upstream, const reference::Result& forward) {
+  constexpr int kTries = 4, kParts = 1000;
+  const Dims& shape = inputs.k.shape();
+  const double half = steps_of_score(shape[3]) * kRoundingOfF32;
+  const HostTensor q = in_f64(inputs.q), v = in_f64(inputs.v);
+  const std::vector<double> dout = upstream.dout.to_doubles(), dlse = upstream.dlse.to_doubles();
+  const auto width = static_cast<std::size_t>(forward.shape[3]);
+  std::vector<double> changes(forward.lse.size());
+  Dice dice(0);
+  for (int i = 0; i < kTries; ++i) {
+    std::vector<double> factors(static_cast<std::size_t>(shape[1]));
+    for (double& factor : factors) factor = 1 + half * static_cast<double>(dice.from_to(-kParts, kParts)) / kParts;
+    const HostTensor k = in_f64(inputs.k, [&](std::int64_t at, double value) {
+      return value * factors[static_cast<std::size_t>(at / (shape[2] * shape[3]) % shape[1])];
+    });
+    const reference::Result cut = engine.reference(q.view(), k.view(), v.view(), options);
+    for_each_row(forward, [&](const RowOfHead& row) {
+      double change = dlse[row.index] * (cut.lse[row.index] - forward.lse[row.index]);
+      for (std::size_t j = row.first; j < row.first + width; ++j) change += dout[j] * (cut.out[j] - forward.out[j]);
+      if (std::isfinite(change)) changes[row.index] += change * change / kTries;
+    });
+  }
+  for (double& change : changes) change = std::sqrt(change);
+  return changes;
+}
+
+// What is wrong with all probabilities of a row alike is as if the number depended more or less on the row. And where
+// scores have lost bits of their own, dS does not add up to the gradient of the LSE any more, which counts where keys
+// have a large value in common; but to what the number changes by with such scores, as dS are its derivatives.
+Upstream with_cut_scores(const Upstream& upstream, const reference::Result& forward, const std::vector<double>& changes,
+                         const HostTensor& q, const AttentionOptions& options) {
   const std::int64_t head_dim = q.shape()[3];
   const double scale = options.softmax_scale ? *options.softmax_scale : 1 / std::sqrt(static_cast<double>(head_dim));
   std::vector<double> dout = upstream.dout.to_doubles(), dlse = upstream.dlse.to_doubles();
@@ -98,7 +140,7 @@ Upstream with_cut_scores(const Upstream& upstream, const reference::Result& forw
   for_each_row(forward, [&](const RowOfHead& row) {
     const double p = probability_of_cut_score(forward.lse[row.index], scale, head_dim, q.dtype());
     for (std::size_t j = row.first; j < row.first + width; ++j) dout[j] *= p;
-    dlse[row.index] *= p;
+    dlse[row.index] = dlse[row.index] * p + (row.index % 2 == 0 ? 1 : -1) * changes[row.index];
   });
   return {HostTensor::from_doubles(DType::f64, upstream.dout.shape(), dout.data(), dout.size()),
           HostTensor::from_doubles(DType::f64, upstream.dlse.shape(), dlse.data(), dlse.size())};
@@ -201,7 +243,8 @@ BackwardCase::BackwardCase(Engine& engine, const CaseShape& shape, const CaseInp
   references.measure(exact, references.low(upstream));
   const HostTensor out = HostTensor::from_doubles(dtype, forward.shape, forward.out.data(), forward.out.size());
   references.measure(exact, references.exact(with_rounded_sums(upstream, forward, out)));
-  references.measure(exact, references.exact(with_cut_scores(upstream, forward, inputs.q, on_host)));
+  const std::vector<double> changes = changes_by_cut_scores(engine, inputs, on_host, upstream, forward);
+  references.measure(exact, references.exact(with_cut_scores(upstream, forward, changes, inputs.q, on_host)));
   if (on_host.sinks) references.measure(&R::dsinks, distance_of_sinks(upstream, forward, *on_host.sinks));
   for (int draw = 1; draw < draws_of(shape); ++draw) {
     const Upstream other = upstream_of(static_cast<std::uint64_t>(draw));

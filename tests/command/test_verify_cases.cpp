@@ -3,6 +3,7 @@
 // the reference computes their calls in host memory.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -99,6 +100,34 @@ Engine& engine() {
     return options;
   }());
   return engine;
+}
+
+// dQ of one head as kernels have it: of scores that are sums in f32, and of a given LSE.
+void write_dq_by_given_lse(const cli::BackwardCaseCall& call) {
+  const std::int64_t rows = call.q.shape[1], keys = call.k.shape[1], width = call.q.shape[3];
+  const auto at = [width](const Tensor& tensor, std::int64_t row, std::int64_t column) {
+    return load_element(tensor.data, tensor.dtype, row * width + column);
+  };
+  const auto product = [&](const Tensor& a, std::int64_t row, const Tensor& b, std::int64_t key) {
+    float sum = 0;
+    for (std::int64_t i = 0; i < width; ++i) sum += static_cast<float>(at(a, row, i) * at(b, key, i));
+    return sum;
+  };
+  const double scale = 1 / std::sqrt(static_cast<double>(width));
+  std::uint16_t rounded = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const double lse = load_element(call.lse.data, DType::f32, row),
+                 sum = product(call.dout, row, call.out, row) - load_element(call.dlse->data, DType::f32, row);
+    std::vector<double> dq(static_cast<std::size_t>(width));
+    for (std::int64_t key = 0; key < keys; ++key) {
+      const double p = std::exp(product(call.q, row, call.k, key) * scale - lse);
+      store_element(&rounded, DType::f16, 0, p * (product(call.dout, row, call.v, key) - sum));
+      for (std::int64_t i = 0; i < width; ++i)
+        dq[static_cast<std::size_t>(i)] += load_element(&rounded, DType::f16, 0) * at(call.k, key, i) * scale;
+    }
+    for (std::int64_t i = 0; i < width; ++i)
+      store_element(call.into.dq->data, DType::f16, row * width + i, dq[static_cast<std::size_t>(i)]);
+  }
 }
 
 }  // namespace
@@ -312,4 +341,14 @@ TEST_CASE(
   };
   CHECK(problem_of_backward(c, see, add_in_f32) == "");
   CHECK(problem_of_backward(c, see, [&](reference::Gradients& gradients) { gradients.dsinks[0] -= dlse[7]; }) != "");
+}
+
+TEST_CASE("gradients of queries have a bound that scores rounded by themselves meet, where keys share a large column") {
+  const Problem problem{.dtype = DType::f16, .head_dim = 512, .head_dim_v = 512};
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    const cli::BackwardCase c = backward_case(engine(), problem, {1, 32, 10, 1, 1, Scores::very_low}, {},
+                                              {.dk = false, .dv = false, .deterministic = true}, seed);
+    CHECK(c.problem_with(c.run(write_dq_by_given_lse)) == "");
+  }
 }
