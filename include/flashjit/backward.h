@@ -112,11 +112,12 @@ struct Gradients {
 // keys, and for a dbias that is not f32 and packed as many as it has elements. A ragged batch has 48 bytes more for
 // each tile of keys and each sequence, and where tiles are padded one tile more for each sequence.
 //
-// Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel: with an LSE of 10,000 in
-// magnitude gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and
-// may be infinite or NaN. So hide keys by a mask, or by a bias of -infinity or down to -65504, and not by one of -1e9,
-// in rows that see nothing else. NaN and infinity in q, k, v or dout may reach all gradients of their batch entry and
-// heads.
+// Probabilities are computed anew from scores and LSE, whose roundings in f32 do not cancel, nor does what tensor cores
+// cut off of scores, up to 2^-23 of them at every 16 columns: at head dim 64 with an LSE of 10,000 in magnitude
+// gradients are as right as elsewhere, from 2^17 on they lose digits, and far beyond that they are wrong and may be
+// infinite or NaN; at head dim 512 all that begins at an eighth of these. So hide keys by a mask, or by a bias of
+// -infinity or down to -65504, and not by one of -1e9, in rows that see nothing else. NaN and infinity in q, k, v or
+// dout may reach all gradients of their batch entry and heads: a key of -infinity, too, whose probabilities are 0.
 //
 // Thread-safe. Throws Error; after an error of arguments nothing was written.
 Gradients attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,

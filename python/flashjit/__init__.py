@@ -227,8 +227,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, *,
     >>> dq, dk, dv = flashjit.attention_backward(dout, q, k, v, out, lse, causal=True)
 
     Heads of keys and values get the sums of their groups' gradients. Probabilities are computed anew from scores and
-    lse: with scores beyond 2**17 in magnitude gradients lose digits, and far beyond they are wrong, so hide keys by
-    masks and not by a bias of -1e9.
+    lse: with scores beyond 2**17 in magnitude, at head dim 512 beyond 2**14, gradients lose digits, and far beyond they
+    are wrong, so hide keys by masks and not by a bias of -1e9.
 
     Parameters
     ----------
