@@ -66,7 +66,7 @@ class RowParts {
   // Whether the next part of these rows is their first one, made in their place.
   bool is_first(const RowRange& rows) const {
     for (const RowRange& other : in_place_)
-      if (rows.first < other.first + other.count && other.first < rows.first + rows.count) return false;
+      if (overlap(rows, other)) return false;
     return !sum_;
   }
   // Where a call is to make a part of these rows.
@@ -80,7 +80,7 @@ class RowParts {
   }
   // A part that somebody else has made, of the dtype of the place.
   void add(const RowRange& rows, Memory part) {
-    if (pending_rows_ + rows.count > most_pending() * count_) fold();
+    if (pending_rows_ + rows.count > most_pending() * count_ || pending_of(rows) == kMostPendingOfRow) fold();
     pending_rows_ += rows.count;
     pending_.emplace_back(rows, std::move(part));
   }
@@ -98,6 +98,16 @@ class RowParts {
   }
 
  private:
+  static constexpr std::size_t kMostPendingOfRow = 8;  // a kernel that joins parts takes twice as many
+
+  static bool overlap(const RowRange& a, const RowRange& b) {
+    return a.first < b.first + b.count && b.first < a.first + a.count;
+  }
+  std::size_t pending_of(const RowRange& rows) const {
+    std::size_t count = 0;
+    for (const auto& [others, part] : pending_) count += overlap(rows, others);
+    return count;
+  }
   bool is_of_f32() const { return Kind::dtype(place_) == DType::f32; }
   // How many times all rows are kept beside the place before they become a sum in f32: so memory does not grow with
   // the number of parts.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdarg.h>
+#include <string.h>
 
 #include "python/core/core.h"
 
@@ -30,7 +31,19 @@ PyObject* raise_error(flashjit_status status, const char* format, ...) {
   return NULL;
 }
 
-PyObject* raise_status(flashjit_status status) { return raise_error(status, "%s", flashjit_last_error()); }
+PyObject* raise_status(flashjit_status status) {
+  /* What the library's message begins with, in the words of the arguments here. */
+  static const char* const words[][2] = {{"softmax_scale:", "scale:"}, {"out_dtype:", "out:"}};
+  const char* message = flashjit_last_error();
+  const char* here = "";
+  for (size_t i = 0; i < sizeof(words) / sizeof(*words); ++i) {
+    const size_t length = strlen(words[i][0]);
+    if (strncmp(message, words[i][0], length) != 0) continue;
+    message += length, here = words[i][1];
+    break;
+  }
+  return raise_error(status, "%s%s", here, message);
+}
 
 int refuse_value(const char* name, const char* must, PyObject* value) {
   PyObject* const ours[] = {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError, PyExc_LookupError};

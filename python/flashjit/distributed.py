@@ -36,7 +36,7 @@ _SCHEMES = ("automatic", "all_gather", "ring", "all_to_all", "two_level")
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dslopes", "dsinks")
 _WITH_GRADIENTS = ("bias", "alibi_slopes", "sinks")
 """The options of which the last of these are."""
-_WORDS = {"queries": "sharding", "keys": "sharding_kv", "softmax_scale": "scale"}
+_WORDS = {"queries": "sharding", "keys": "sharding_kv"}
 """The arguments here, by the library's names."""
 
 

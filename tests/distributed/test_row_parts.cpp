@@ -109,3 +109,33 @@ TEST_CASE("a group keeps the plan of a call, and another call has another one") 
   });
   tests::rethrow_first(thrown);
 }
+
+TEST_CASE("rows have the sum of their parts, however many these are and whichever rows they have") {
+  constexpr std::int64_t kRows = 40;
+  tests::World world(1, std::chrono::seconds(60));
+  const auto thrown = tests::on_ranks(world, [&](Group& group) {
+    const Workspace work(tests::engine_for("sm_80"), group, nullptr);
+    for (const DType dtype : {DType::f16, DType::f32}) {
+      HostTensor place(dtype, {1, kRows, 2, 8}), result(DType::bf16, place.shape());
+      std::vector<double> wanted(kRows);
+      RowParts<Summands> parts(work, place.view(),
+                               [&](const RowRange& rows) { work.clear(Summands::rows(place.view(), rows)); });
+      const auto add = [&](const RowRange& rows, int times) {
+        for (int i = 0; i < times; ++i) {
+          const std::vector<double> values(static_cast<std::size_t>(rows.count) * 16, 1);
+          const HostTensor ones = HostTensor::from_doubles(dtype, {1, rows.count, 2, 8}, values.data(), values.size());
+          work.sum({ones.view()}, parts.make(rows));
+          for (std::int64_t row = rows.first; row < rows.first + rows.count; ++row)
+            ++wanted[static_cast<std::size_t>(row)];
+        }
+      };
+      add({3, 2}, 40);  // few rows, and more parts than a kernel takes
+      add({10, 25}, 9);
+      add({4, 30}, 3);
+      parts.finish(result.view());
+      const std::vector<double> found = result.to_doubles();
+      for (std::size_t i = 0; i < found.size(); ++i) REQUIRE(found[i] == wanted[i / 16]);
+    }
+  });
+  tests::rethrow_first(thrown);
+}

@@ -551,6 +551,8 @@ class WrongInput(unittest.TestCase):
     def test_scales(self):
         for scale in ("x", 10**400):
             self.refused(flashjit.InvalidArgument, "^scale: must be a number, was ", *make_inputs(), scale=scale)
+        # What the library says of softmax_scale.
+        self.refused(flashjit.InvalidArgument, "^scale: must be finite", *make_inputs(), scale=float("nan"))
 
     def test_dropout(self):
         for dropout in ("x", True, [0.5], 10**400):

@@ -559,10 +559,10 @@ def fail_and_attend(rank, store):
     whole = inputs(21)
     wanted = distributed.shard(expected(*whole)[0], sharding, rank)
     assert float((attend(whole, engine).double() - wanted).abs().max()) < 4e-3
-    leaves = [torch.randn(1, 21, 2, dim, dtype=torch.bfloat16, requires_grad=True) for dim in (320, 320, 256)]
-    parts = [distributed.shard(x, sharding, rank) for x in leaves]
+    parts = [distributed.shard(x, sharding, rank).requires_grad_() for x in inputs(21)]
+    bias = torch.zeros(1, 1, parts[0].shape[1], 21, dtype=torch.bfloat16)
     group = distributed.Group(device="cpu")
-    # Nothing is sent, so the group goes on: where one rank lacks a kernel, and where there is none.
+    # Nothing is sent, so the group goes on: where one rank lacks a kernel, and where gradients are refused.
     with tempfile.TemporaryDirectory() as empty:
         without_kernels = flashjit.Engine(emulate="sm_90a", policy="cache_only", cache_directory=empty)
         own = [distributed.shard(x, sharding, rank) for x in whole]
@@ -575,13 +575,14 @@ def fail_and_attend(rank, store):
             raise AssertionError("there was a kernel")
         assert float((distributed.attention(*own, engine=engine, **call).double() - wanted).abs().max()) < 4e-3
     for _ in range(2):
-        out = distributed.attention(*parts, sharding=sharding, group=group, engine=engine)
+        out = distributed.attention(*parts, bias=bias, sharding=sharding, group=group, engine=engine, scheme="ring",
+                                    backward_scheme="all_gather")
         try:
             out.sum().backward()
         except flashjit.Unsupported as error:
-            assert str(error).startswith("head_dim_v: must be that of q, 320"), error
+            assert str(error).startswith("bias: must not be given for gradients by scheme all_gather"), error
         else:
-            raise AssertionError("there was a backward kernel")
+            raise AssertionError("there were gradients")
     of_first = torch.distributed.new_group([0])
     if rank == 1:
         try:
