@@ -471,6 +471,13 @@ constexpr DefaultRule kRules[] = {
     {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q128+",
      "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split",
      [](const Problem& problem) { return is_large(problem) && !problem.paged; }},
+    // Beside these splits spill.
+    {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+",
+     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split",
+     [](const Problem& problem) { return is_large(problem) && (problem.dropout || problem.dropout_mask); }},
+    {kLargestHeadDim, kLargestHeadDimV, Mask::causal, "q16+",
+     "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split",
+     [](const Problem& problem) { return is_large(problem) && problem.bias; }},
     {kLargestHeadDim, kLargestHeadDimV, Mask::any, "q16+",
      "hopper-q64-kv64-s1-qs1-oquery-2stage-ppoff-rare-single-split-splitkv", is_large},
 };
