@@ -30,15 +30,17 @@ constexpr int kLseHeadsDim = 1, kLseSeqlenDim = 2;
 
 constexpr std::size_t kMostDrawing = 256;  // more calls than a model has; beyond them all are forgotten
 
-// All that a kernel is chosen by.
-std::string name_of_call(const std::vector<const Tensor*>& tensors, const AttentionOptions& options) {
+// All that a kernel is chosen by: what another engine takes may be illegal for this one.
+std::string name_of_call(const Engine& engine, const std::vector<const Tensor*>& tensors,
+                         const AttentionOptions& options) {
   const Tensor &q = *tensors[0], &v = *tensors[2];
   std::string name = to_string(
       problem_of(q.dtype, static_cast<int>(q.shape[head_dim_dim]), static_cast<int>(v.shape[head_dim_dim]), options));
   for (const Tensor* tensor : tensors)
     name += fmt::format("; {} {} {}", to_string(tensor->shape), to_string(tensor->strides),
                         reinterpret_cast<std::uintptr_t>(tensor->data) % 128);
-  return name + fmt::format("; {} {}", options.window.left, options.window.right);
+  return name +
+         fmt::format("; {} {}; {}", options.window.left, options.window.right, static_cast<const void*>(&engine));
 }
 
 std::size_t bytes_of(const Tensor& tensor) {
@@ -127,7 +129,7 @@ void Workspace::attention(const Tensor& q, const Tensor& k, const Tensor& v, con
 
 std::optional<Variant> Workspace::drawing_variant(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                                   AttentionOptions options) const {
-  const std::string name = name_of_call({&q, &k, &v, &out}, options);
+  const std::string name = name_of_call(engine_, {&q, &k, &v, &out}, options);
   const auto known = kept_.drawing.find(name);
   if (known != kept_.drawing.end()) return known->second;
   if (kept_.drawing.size() >= kMostDrawing) kept_.drawing.clear();

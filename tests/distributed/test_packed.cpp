@@ -167,11 +167,22 @@ TEST_CASE("a plan has the calls of all spans that see each other, and of no othe
         const Plan plan = plan_of(scheme, packed_case(scheme, layout, 8, lengths).distributed_options(), 3);
         const std::vector<Span> queries = plan.hosts.queries_of(3);
         for (const Step& step : plan.schedule) {
-          double found = 0, wanted = 0;
-          for (const Sight& call : step.calls) found += call.pairs;
-          for (const Span& by : queries)
+          std::vector<Sight> single;
+          for (const Piece& by : pieces(queries))
             for (const Piece& of : pieces(step.own ? plan.hosts.keys_of(3) : step.block))
-              if (const auto view = sight(by, of.span, plan.hosts.mask)) wanted += view->pairs;
+              if (std::optional<Sight> view = sight(by.span, of.span, plan.hosts.mask)) {
+                view->queries.first += by.row;
+                view->keys.first += of.row;
+                single.push_back(*view);
+              }
+          const auto rows_of_calls = [](const std::vector<Sight>& calls) {
+            std::vector<std::vector<std::int64_t>> rows;
+            for (const Sight& call : calls)
+              rows.push_back({call.queries.first, call.queries.count, call.keys.first, call.keys.count,
+                              call.window.left, call.window.right});
+            return rows;
+          };
+          const auto found = rows_of_calls(step.calls), wanted = rows_of_calls(joined_calls(single));
           REQUIRE(found == wanted);
         }
       }
