@@ -99,6 +99,17 @@ TEST_CASE("beside an exchange blocks draw their tiles, where they would share th
   CHECK(kernels.begin()->find("-dynamic-") != std::string::npos);
 }
 
+TEST_CASE("beside an exchange an engine takes a kernel of its own, whatever another one took in the same group") {
+  tests::World world(2, kTimeout);
+  tests::rethrow_first(tests::on_ranks(world, [](Group& group) {
+    const HostTensor rows = HostTensor::random_normal(DType::bf16, {1, 128, 80, 128}, 1);
+    const Tensor x = rows.view();
+    const Options options{Sharding(Layout::contiguous, 256, 2), std::nullopt, {}, Scheme::ring};
+    for (const char* architecture : {"sm_90a", "sm_80"})
+      CHECK_NOTHROW(distributed::attention(tests::engine_for(architecture), group, x, x, x, options));
+  }));
+}
+
 TEST_CASE("one key/value head for many, and more ranks than key/value heads") {
   for (const auto& [heads, heads_kv] : {std::pair{8, 1}, {8, 2}, {4, 4}, {12, 4}})
     for (const Scheme scheme : kSchemes) {
