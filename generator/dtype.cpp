@@ -111,6 +111,21 @@ void store_f64(void* data, std::int64_t index, double value) noexcept { write(da
 double load_e4m3(const void* data, std::int64_t index) noexcept { return decode_e4m3(read<std::uint8_t>(data, index)); }
 void store_e4m3(void* data, std::int64_t index, double value) noexcept { write(data, index, encode_e4m3(value)); }
 
+// The upper half of an f16, but that numbers beyond the largest become that, as in e4m3.
+constexpr Format kE5m2{2, 15};
+constexpr double kLargestE5m2 = 57344;
+constexpr std::uint8_t kE5m2Nan = 0x7f;
+
+std::uint8_t encode_e5m2(double value) noexcept {
+  const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
+  if (std::isnan(value)) return sign | kE5m2Nan;
+  return sign | static_cast<std::uint8_t>(encode(kE5m2, std::min(std::abs(value), kLargestE5m2)));
+}
+double load_e5m2(const void* data, std::int64_t index) noexcept {
+  return decode_f16(static_cast<std::uint16_t>(read<std::uint8_t>(data, index) << 8));
+}
+void store_e5m2(void* data, std::int64_t index, double value) noexcept { write(data, index, encode_e5m2(value)); }
+
 // Whole numbers: to the nearest even, and those beyond the type to its ends; NaN is 0.
 template <typename T>
 double load_whole(const void* data, std::int64_t index) noexcept {
@@ -145,6 +160,7 @@ constexpr DTypeRow kRows[] = {
     {DType::boolean, "boolean", 1, 0.5, nullptr, load_boolean, store_boolean},
     {DType::e4m3, "e4m3", 1, 0x1p-4, nullptr, load_e4m3, store_e4m3},
     {DType::f64, "f64", 8, 0x1p-53, nullptr, load_f64, store_f64},
+    {DType::e5m2, "e5m2", 1, 0x1p-3, nullptr, load_e5m2, store_e5m2},
 };
 
 // "f16, bf16 or f32", of the rows that are wanted.
@@ -178,7 +194,10 @@ std::string all_dtypes() {
   return names_of([](const DTypeRow&) { return true; });
 }
 
-bool may_be_captured(DType dtype) noexcept { return find_dtype(dtype) && dtype != DType::e4m3 && dtype != DType::f64; }
+double largest_of_8_bits(DType dtype) noexcept { return dtype == DType::e5m2 ? kLargestE5m2 : kLargestE4m3; }
+bool is_of_8_bits(DType dtype) noexcept { return dtype == DType::e4m3 || dtype == DType::e5m2; }
+
+bool may_be_captured(DType dtype) noexcept { return find_dtype(dtype) && !is_of_8_bits(dtype) && dtype != DType::f64; }
 
 std::string captured_dtypes() {
   return names_of([](const DTypeRow& row) { return may_be_captured(row.dtype); });

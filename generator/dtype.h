@@ -29,7 +29,9 @@ const DTypeRow* find_dtype(DType dtype) noexcept;
 // Of a DType that exists.
 const DTypeRow& row_of(DType dtype) noexcept;
 bool has_kernels(DType dtype) noexcept;
-bool may_be_captured(DType dtype) noexcept;  // by functions
+bool is_of_8_bits(DType dtype) noexcept;         // e4m3 or e5m2
+double largest_of_8_bits(DType dtype) noexcept;  // number of one of these
+bool may_be_captured(DType dtype) noexcept;      // by functions
 // For messages: "f16, bf16 or f32", those of them that q can have, and those that functions can capture.
 std::string all_dtypes();
 std::string kernel_dtypes();

@@ -111,6 +111,7 @@ constexpr FeatureRow kFeatures[] = {
     {&Problem::values_transposed, "values_transposed", Slot::values, "parts/values/transposed.cuh", "TransposedValues"},
     {&Problem::out_e4m3, "out_e4m3", Slot::written, "parts/written/e4m3.cuh", "E4m3Output", "OutScaleArguments",
      sizeof(OutScaleArguments), alignof(OutScaleArguments)},
+    {&Problem::e5m2, "e5m2", Slot::format, "parts/format/e5m2.cuh", "E5m2"},
 };
 
 // The template that holds the parts of a slot together.
@@ -134,6 +135,8 @@ const char* all_of(Slot slot) {
       return "ValuesBy";
     case Slot::stored:
       return "StoredAs";
+    case Slot::format:
+      return "FormatOf";
     case Slot::products:
       return "ProductsOf";
     case Slot::written:

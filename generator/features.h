@@ -19,7 +19,8 @@ namespace flashjit::generator {
 // score.cuh, of a predicate in predicate.cuh, of what chooses the blocks of a tile in blocks.cuh, of an addition to the
 // softmax in row_end.cuh, of what probabilities lose after it in probability.cuh, of where the rows of a tile lie in
 // sequence.cuh, of how keys lie there in keys.cuh, of where values are in values.cuh, of what both are stored as in
-// stored.cuh, of what products are of in products.cuh, of what the output is written as in written.cuh.
+// stored.cuh, of what elements of 8 bits are in format.cuh, of what products are of in products.cuh, of what the output
+// is written as in written.cuh.
 enum class Slot {
   mask,
   score,
@@ -31,6 +32,7 @@ enum class Slot {
   keys,
   values,
   stored,
+  format,
   products,
   written
 };

@@ -88,17 +88,16 @@ std::string multiply(std::string_view registers, int count) {
 }
 
 int elements_of_step(DType dtype) { return kStepBytes / static_cast<int>(size_of(dtype)); }
-bool is_of_8_bits(DType dtype) { return size_of(dtype) == 1; }
 
-std::string wgmma(DType dtype, int columns) {
-  return fmt::format("wgmma.mma_async.sync.aligned.m64n{0}k{1}.f32.{2}.{2}", columns, elements_of_step(dtype),
-                     to_string(dtype));
+std::string wgmma(DType of_a, DType of_b, int columns) {
+  return fmt::format("wgmma.mma_async.sync.aligned.m64n{}k{}.f32.{}.{}", columns, elements_of_step(of_a),
+                     to_string(of_a), to_string(of_b));
 }
 
 // Rows by rows of shared memory. adds: to what is there.
 std::string products(std::string_view registers, DType dtype, int columns, int steps, bool adds) {
   Statement statement;
-  const std::string product = wgmma(dtype, columns), d = list(registers, 0, columns / 2);
+  const std::string product = wgmma(dtype, dtype, columns), d = list(registers, 0, columns / 2);
   const char* const majors = is_of_8_bits(dtype) ? "" : ", 0, 0";
   for (int step = 0; step < steps; ++step)
     statement.line("{} {{{}}}, %{}, %{}, {}, 1, 1{}", product, d, step, steps + step, step == 0 && !adds ? 0 : 1,
@@ -275,7 +274,7 @@ std::string issue(const OutputMatrix& m, std::string_view registers, int columns
   statement.open(".reg .pred adds");
   const int adds = in_registers ? m.steps : 2 * m.steps;
   statement.line("setp.ne.b32 adds, %{}, 0", adds);
-  const std::string product = wgmma(m.dtype, columns), majors = majors_of(m, in_registers);
+  const std::string product = wgmma(m.dtype, m.values, columns), majors = majors_of(m, in_registers);
   const std::string d = list(registers, 0, columns / 2);
   for (int step = 0; step < m.steps; ++step) {
     const int first_register = kOperandRegisters * (first_step + step);

@@ -17,7 +17,7 @@ namespace flashjit::generator {
 struct ScoreMatrix {
   std::string_view type;        // of the struct
   std::string_view registers;   // their name, before the number
-  DType dtype;                  // of Q and K: 16 bits, or e4m3
+  DType dtype;                  // of Q and K: 16 or 8 bits
   int keys;                     // columns: a multiple of 16 up to 256
   int steps;                    // of 32 bytes along the head dim
   int key_row_bytes;            // in a panel of K
@@ -55,6 +55,7 @@ struct OutputMatrix {
   bool transposes = false;         // P in shared memory, whose rows are then keys
   bool rows_are_columns = false;   // of V in memory: its rows are columns of the output; so they are of e4m3
   DType packed = dtype;            // what pairs of results become
+  DType values = dtype;            // of V, where P is of another format of 8 bits
   // Registers of products that are added to the output, so many columns of it at a time; empty: they are summed there.
   std::string_view apart = {};
   int columns_apart = 0;

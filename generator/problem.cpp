@@ -98,21 +98,23 @@ void validate_e4m3(const Problem& problem) {
   if (problem.k_rotary) return;
   for (const auto& [name, dim] : {std::pair{"head_dim", problem.head_dim}, {"head_dim_v", problem.head_dim_v}})
     if (dim > generator::kMostUsualHeadDim)
-      throw Error(ErrorCode::unsupported, fmt::format("{}: must be at most {} for keys and values of e4m3, was {}",
-                                                      name, generator::kMostUsualHeadDim, dim));
+      throw Error(ErrorCode::unsupported, fmt::format("{}: must be at most {} for keys and values of {}, was {}", name,
+                                                      generator::kMostUsualHeadDim, to_string(kv_dtype(problem)), dim));
 }
 
 void validate_e4m3_queries(const Problem& problem) {
   for (const auto& [name, dim] : {std::pair{"head_dim", problem.head_dim}, {"head_dim_v", problem.head_dim_v}})
     if (dim % generator::kHeadDimStepOfE4m3 != 0)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{}: must be a multiple of {} for queries of e4m3, was {}",
-                                                           name, generator::kHeadDimStepOfE4m3, dim));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: must be a multiple of {} for queries of {}, was {}", name,
+                              generator::kHeadDimStepOfE4m3, to_string(q_dtype(problem)), dim));
   if (!problem.e4m3)
     throw Error(ErrorCode::invalid_argument, "e4m3_queries: must not be true without e4m3, which keys must be of, too");
   for (const auto& [name, asked] : {std::pair{"token_scales", problem.token_scales},
                                     {"dropout", problem.dropout || problem.dropout_mask != nullptr}})
     if (asked)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{}: must not be true beside queries of e4m3", name));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: must not be true beside queries of {}", name, to_string(q_dtype(problem))));
 }
 
 // Such sums of values would have no place for their scales.
@@ -137,7 +139,8 @@ void validate_k_rotary(const Problem& problem) {
            fmt::format("more than the {} of v, and than {}", problem.head_dim_v, generator::kMostUsualHeadDim),
            problem.head_dim);
   if (problem.e4m3_queries)
-    throw Error(ErrorCode::invalid_argument, "k_rotary: must not be true beside queries of e4m3");
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("k_rotary: must not be true beside queries of {}", to_string(q_dtype(problem))));
 }
 
 void validate_latent(const Problem& problem) {
@@ -173,8 +176,10 @@ const generator::FunctionText* class_of(const generator::FunctionText* function)
 
 }  // namespace
 
-DType q_dtype(const Problem& problem) noexcept { return problem.e4m3_queries ? DType::e4m3 : problem.dtype; }
-DType kv_dtype(const Problem& problem) noexcept { return problem.e4m3 ? DType::e4m3 : problem.dtype; }
+DType q_dtype(const Problem& problem) noexcept { return problem.e4m3_queries ? kv_dtype(problem) : problem.dtype; }
+DType kv_dtype(const Problem& problem) noexcept {
+  return !problem.e4m3 ? problem.dtype : problem.e5m2 ? DType::e5m2 : DType::e4m3;
+}
 
 std::string to_string(const Problem& problem) {
   std::string text = fmt::format("fwd-{}-d{}", to_string(problem.dtype), problem.head_dim);
@@ -218,7 +223,7 @@ Problem tuning_class(const Problem& problem) {
   of_class.score = feature ? nullptr : class_of(problem.score);
   of_class.mask = class_of(problem.mask);
   of_class.ragged = of_class.paged = false;  // as batches of its usual lengths
-  of_class.values_transposed = of_class.out_e4m3 = false;
+  of_class.values_transposed = of_class.out_e4m3 = of_class.e5m2 = false;
   return of_class;
 }
 
@@ -238,6 +243,8 @@ void validate(const Problem& problem) {
                 "paged: must not be true without ragged, which says how long sequences are");
   if (problem.token_scales && !problem.e4m3)
     throw Error(ErrorCode::invalid_argument, "token_scales: must not be true without e4m3, which has scales");
+  if (problem.e5m2 && !problem.e4m3)
+    throw Error(ErrorCode::invalid_argument, "e5m2: must not be true without e4m3, whose place it takes");
   if (problem.e4m3) validate_e4m3(problem);
   if (problem.e4m3_queries) validate_e4m3_queries(problem);
   if (problem.fast_sums && !problem.e4m3_queries)

@@ -42,6 +42,7 @@ std::string rotary_suffix(Rotary rotary, DType table) {
   return rotary == Rotary::none ? "" : fmt::format("-rotary-{}-{}", rotary_word(rotary), to_string(table));
 }
 
+const char* element_of_8_bits(DType dtype) { return dtype == DType::e5m2 ? "E5m2Element" : "E4m3Element"; }
 const char* element_or_single(DType dtype) { return dtype == DType::f32 ? "Single" : generator::row_of(dtype).element; }
 
 }  // namespace
@@ -86,6 +87,7 @@ ConfigText::ConfigText(const Problem& problem, bool fetches) {
   use("Keys", parts_in(Slot::keys, problem));
   use("Values", parts_in(Slot::values, problem));
   use("Stored", parts_in(Slot::stored, problem));
+  use("Format", parts_in(Slot::format, problem));
   use("Products", parts_in(Slot::products, problem));
   use("Written", parts_in(Slot::written, problem));
 }
@@ -215,27 +217,28 @@ PlainKernel render_sum(DType part, DType whole, const Architecture& architecture
       kSumThreads, sizeof(SumArguments), architecture, templates);
 }
 
-bool converts_to_e4m3(const Architecture& architecture) noexcept {
+bool converts_to_8_bits(const Architecture& architecture) noexcept {
   return architecture.major > 8 || (architecture.major == 8 && architecture.minor >= 9);
 }
 
 PlainKernel render_append(const AppendKernel& wanted, const Architecture& architecture, const Templates& templates) {
   const char* const word = rotary_word(wanted.rotary);
   std::string name = fmt::format("append-{}", to_string(wanted.dtype));
-  if (wanted.to_e4m3) name += "-e4m3";
+  if (wanted.cache != wanted.dtype) name += fmt::format("-{}", to_string(wanted.cache));
   name += rotary_suffix(wanted.rotary, wanted.table);
   const std::string types =
       fmt::format("{}, Rotary::{}, {}", row_of(wanted.dtype).element, word, element_or_single(wanted.table));
   constexpr const char* kEntry = "flashjit_append";
-  if (!wanted.to_e4m3)
+  if (wanted.cache == wanted.dtype)
     return plain_kernel({name, kEntry, "kernels/append.cuh", "AppendArguments",
                          fmt::format("__shared__ AppendShared shared;\n  AppendToken<{}>(args, shared)", types)},
                         kAppendThreads, sizeof(AppendArguments), architecture, templates);
   return plain_kernel(
-      {name, kEntry, "kernels/append_e4m3.cuh", "AppendToE4m3Arguments",
-       fmt::format("__shared__ AppendShared shared;\n  AppendToken<{}, E4m3Cache>(args.core, shared, {{args.scales}})",
-                   types)},
-      kAppendThreads, sizeof(AppendToE4m3Arguments), architecture, templates);
+      {name, kEntry, "kernels/append_scaled.cuh", "AppendScaledArguments",
+       fmt::format(
+           "__shared__ AppendShared shared;\n  AppendToken<{}, ScaledCache<{}>>(args.core, shared, {{args.scales}})",
+           types, element_of_8_bits(wanted.cache))},
+      kAppendThreads, sizeof(AppendScaledArguments), architecture, templates);
 }
 
 PlainKernel render_quantize(const QuantizeKernel& wanted, QuantizePass pass, const Architecture& architecture,
@@ -244,14 +247,16 @@ PlainKernel render_quantize(const QuantizeKernel& wanted, QuantizePass pass, con
   constexpr const char* kScalesFrom[] = {"given", "given", "maxima", "rows", "many_rows"};  // maxima need none
   const auto index = static_cast<std::size_t>(pass);
   std::string name = fmt::format("quantize-{}-{}-d{}", kPasses[index], to_string(wanted.dtype), wanted.head_dim);
+  if (wanted.stored != DType::e4m3) name += fmt::format("-{}", to_string(wanted.stored));
   if (wanted.rotates) name += "-rotated";
   name += rotary_suffix(wanted.rotary, wanted.table);
   const std::string work = fmt::format(
       "__shared__ QuantizeShared shared;\n"
       "  extern __shared__ __align__(16) char tiles[];\n"
-      "  {}<QuantizeConfig<{}, {}, {}, Rotary::{}, {}, ScalesFrom::{}>>{{args, shared, tiles}}",
-      pass == QuantizePass::maxima ? "LargestOfShares" : "QuantizeRows", row_of(wanted.dtype).element, wanted.head_dim,
-      wanted.rotates, rotary_word(wanted.rotary), element_or_single(wanted.table), kScalesFrom[index]);
+      "  {}<QuantizeConfig<{}, {}, {}, {}, Rotary::{}, {}, ScalesFrom::{}>>{{args, shared, tiles}}",
+      pass == QuantizePass::maxima ? "LargestOfShares" : "QuantizeRows", row_of(wanted.dtype).element,
+      element_of_8_bits(wanted.stored), wanted.head_dim, wanted.rotates, rotary_word(wanted.rotary),
+      element_or_single(wanted.table), kScalesFrom[index]);
   const bool turns = wanted.rotary != Rotary::none;
   const bool keeps_more = pass == QuantizePass::by_many_rows || pass == QuantizePass::by_given;
   const bool is_small = wanted.head_dim <= 64 && wanted.head_dim % 32 == 0 && !turns;

@@ -68,27 +68,29 @@ PlainKernel render_merge(DType part, DType whole, const Architecture& architectu
 PlainKernel render_sum(DType part, DType whole, const Architecture& architecture,
                        const Templates& templates = embedded_templates());
 
-// Writes new keys and values, f16 or bf16, into a cache of their dtype or of e4m3; with rotary embedding it turns them
-// by sines and cosines of a dtype.
+// Writes new keys and values, f16 or bf16, into a cache of their dtype or of 8 bits; with rotary embedding it turns
+// them by sines and cosines of a dtype.
 enum class Rotary : std::uint8_t { none, halves, neighbours };
 struct AppendKernel {
   DType dtype;
   Rotary rotary = Rotary::none;
   DType table = dtype;
-  bool to_e4m3 = false;  // on architectures that convert to it
+  DType cache = dtype;  // or e4m3 or e5m2, on architectures that convert to these
 };
 PlainKernel render_append(const AppendKernel& wanted, const Architecture& architecture,
                           const Templates& templates = embedded_templates());
-// Whether an architecture has instructions for it (PTX ISA 8.1, "cvt").
-bool converts_to_e4m3(const Architecture& architecture) noexcept;
+// Whether an architecture has instructions for these (PTX ISA 8.1, "cvt").
+bool converts_to_8_bits(const Architecture& architecture) noexcept;
 
-// Writes rows of f16 or bf16 in e4m3, on architectures that convert to it; with rotary embedding and with a rotation.
+// Writes rows of f16 or bf16 in e4m3 or e5m2, on architectures that convert to it; with rotary embedding and with a
+// rotation.
 struct QuantizeKernel {
   DType dtype;
   std::int64_t head_dim;
   bool rotates = false;
   Rotary rotary = Rotary::none;
   DType table = dtype;
+  DType stored = DType::e4m3;
 };
 // Finds the maxima of scales; or writes the rows, by scales that are given, that maxima tell or that rows do.
 enum class QuantizePass : std::uint8_t { maxima, by_given, by_maxima, by_rows, by_many_rows };

@@ -49,12 +49,15 @@ std::optional<Variant> first_legal(std::span<const DefaultRule> rules, const Pro
 }
 
 [[noreturn]] void no_default(const Problem& problem, const Architecture& architecture) {
-  const std::string_view why =
-      problem.e4m3_queries ? ": products of e4m3 need sm_89 or a later architecture"
+  const std::string why =
+      problem.e4m3_queries
+          ? fmt::format(": products of {} need sm_89 or a later architecture", to_string(q_dtype(problem)))
       : problem.e4m3 && problem.k_rotary
           ? ": keys and values of e4m3 beside k_rotary need sm_89 or a later architecture"
-      : problem.e4m3 ? ": keys and values of e4m3 beside queries of 16 bits need the hopper family, of sm_90a"
-                     : "";
+      : problem.e4m3
+          ? fmt::format(": keys and values of {} beside queries of 16 bits need the hopper family, of sm_90a",
+                        to_string(kv_dtype(problem)))
+          : "";
   throw Error(ErrorCode::unsupported,
               fmt::format("no default variant of {} fits {}{}", to_string(problem), architecture.name, why));
 }
@@ -110,8 +113,8 @@ class Explanations {
 // Products of e4m3 are mma.sync's, too, but not where wgmma has them at twice the rate; keys in two tensors are its
 // alone.
 bool needs_tma(const Problem& problem, const Architecture& architecture) noexcept {
-  const bool by_mma =
-      problem.k_rotary || (problem.e4m3_queries && converts_to_e4m3(architecture) && !has_hopper_kernels(architecture));
+  const bool by_mma = problem.k_rotary ||
+                      (problem.e4m3_queries && converts_to_8_bits(architecture) && !has_hopper_kernels(architecture));
   return has_part(Slot::stored, problem) && !by_mma;
 }
 

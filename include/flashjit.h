@@ -193,8 +193,9 @@ typedef struct flashjit_attention_options {
 /* out = softmax(scale * q k^T) v, enqueued on the stream. Shapes and rules are those of flashjit::attention
    (flashjit/attention.h): q [batch, seqlen_q, num_heads_q, head_dim], k and v [batch, seqlen_kv, num_heads_kv, ...],
    out [batch, seqlen_q, num_heads_q, head_dim_v] in the caller's memory, all of kDLFloat 16 or kDLBfloat 16, k and v
-   also of kDLFloat8_e4m3fn 8, and beside these q, on kDLCUDA (on kDLCPU for an engine that emulates). strides may be
-   NULL: packed. options may be NULL. */
+   also of kDLFloat8_e4m3fn 8, and beside these q, on kDLCUDA (on kDLCPU for an engine that emulates). Of inputs of 8
+   bits, here and wherever they are named, all may be of kDLFloat8_e5m2. strides may be NULL: packed. options may be
+   NULL. */
 flashjit_status flashjit_attention(flashjit_engine* engine, const DLTensor* q, const DLTensor* k, const DLTensor* v,
                                    const DLTensor* out, const flashjit_attention_options* options);
 
@@ -301,8 +302,9 @@ typedef struct flashjit_append_options {
   const DLTensor* q_out;      /* q itself */
   int32_t rotary_interleaved; /* 0: elements i and i + rotary_dim / 2 turn together; 1: 2 i and 2 i + 1 */
   int32_t reserved;           /* 0 */
-  /* Of caches of kDLFloat8_e4m3fn, as attention takes them: f32 [1] or [num_heads_kv], by which rows are divided; or
-     k_cache without its last dimension, which are written: the largest magnitude of a row over 448. NULL: 1. */
+  /* Of caches of 8 bits, as attention takes them: f32 [1] or [num_heads_kv], by which rows are divided; or
+     k_cache without its last dimension, which are written: the largest magnitude of a row over 448, or 57344. NULL:
+     1. */
   const DLTensor* k_scale;
   const DLTensor* v_scale;
   /* The last columns of keys, which turn in place of k, and where they go, k_rotary of attention: as k and as k_cache,
@@ -318,8 +320,8 @@ typedef struct flashjit_append_options {
   }
 /* Writes new keys and values, [batch, seqlen, num_heads_kv, ...] or beside slots or cu_seqlens also [total, ...], into
    their rows of the caches, [pages, page_size, num_heads_kv, ...] or without pages [batch, seqlen, ...], as
-   flashjit::append does (flashjit/append.h): all of kDLFloat 16 or kDLBfloat 16, the caches also of kDLFloat8_e4m3fn 8,
-   in one launch. */
+   flashjit::append does (flashjit/append.h): all of kDLFloat 16 or kDLBfloat 16, the caches also of kDLFloat8_e4m3fn 8
+   or kDLFloat8_e5m2 8, in one launch. */
 flashjit_status flashjit_append(flashjit_engine* engine, const DLTensor* k, const DLTensor* v, const DLTensor* k_cache,
                                 const DLTensor* v_cache, const flashjit_append_options* options);
 
@@ -329,8 +331,8 @@ typedef enum flashjit_scale_of {
   FLASHJIT_SCALE_OF_TENSOR = 1, /* all of x: [1] */
   FLASHJIT_SCALE_OF_BLOCK = 2   /* of a head block_size rows: [batch, num_heads, ceil(seqlen / block_size)] */
 } flashjit_scale_of;
-/* What rows become on their way into e4m3; flashjit/quantize.h has the rules. NULL: a scale for each head, and nothing
-   else. */
+/* What rows become on their way into 8 bits; flashjit/quantize.h has the rules. NULL: a scale for each head, and
+   nothing else. */
 typedef struct flashjit_quantize_options {
   size_t struct_size;
   void* stream;               /* CUstream or cudaStream_t; NULL: the default stream */
@@ -343,13 +345,15 @@ typedef struct flashjit_quantize_options {
   const DLTensor* rotary_cos; /* rows turn by these angles before: kDLFloat 16 or 32 or kDLBfloat 16 [positions, */
   const DLTensor* rotary_sin; /* rotary_dim / 2] */
   const DLTensor* positions;  /* kDLInt 32 or 64 [batch * seqlen]; NULL: a row's place in its batch entry */
+  int32_t bytes_are_e5m2;     /* 1: out of kDLUInt 8 has bytes of kDLFloat8_e5m2; 0: of kDLFloat8_e4m3fn */
+  int32_t reserved;           /* 0 */
 } flashjit_quantize_options;
 #define FLASHJIT_QUANTIZE_OPTIONS_INIT \
-  { sizeof(flashjit_quantize_options), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL }
+  { sizeof(flashjit_quantize_options), NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0, 0 }
 /* Writes x, [batch, seqlen, num_heads, head_dim] or [total, num_heads, head_dim] of kDLFloat 16 or kDLBfloat 16, into
-   out of its shape and kDLFloat8_e4m3fn 8, or kDLUInt 8 for its bytes, and what elements of that are to be multiplied
-   by into scale, f32, of the shape that scale_of says, without the first size where x has three, as flashjit::quantize
-   does (flashjit/quantize.h). */
+   out of its shape and kDLFloat8_e4m3fn 8 or kDLFloat8_e5m2 8, or kDLUInt 8 for bytes, and what elements of that are to
+   be multiplied by into scale, f32, of the shape that scale_of says, without the first size where x has three, as
+   flashjit::quantize does (flashjit/quantize.h). */
 flashjit_status flashjit_quantize(flashjit_engine* engine, const DLTensor* x, const DLTensor* out,
                                   const DLTensor* scale, const flashjit_quantize_options* options);
 
@@ -387,9 +391,9 @@ typedef struct flashjit_problem {
   const flashjit_function* mask;
   int32_t paged;             /* 1: of calls that have page_table, whatever the size of pages; beside ragged */
   int32_t reserved;          /* 0 */
-  int32_t e4m3;              /* 1: of calls whose k and v are of kDLFloat8_e4m3fn */
+  int32_t e4m3;              /* 1: of calls whose k and v are of kDLFloat8_e4m3fn, or see e5m2 */
   int32_t token_scales;      /* 1: of those with a scale for each token and head */
-  int32_t e4m3_queries;      /* 1: of those whose q is of kDLFloat8_e4m3fn, too; dtype is out's then */
+  int32_t e4m3_queries;      /* 1: of those whose q is of it, too; dtype is out's then */
   int32_t fast_sums;         /* 1: of those that have it */
   int32_t block_scales;      /* 1: of those with scales of blocks of rows */
   int32_t k_rotary;          /* 1: of calls that have k_rotary, with the head dims of q and of v */
@@ -398,7 +402,7 @@ typedef struct flashjit_problem {
   int32_t values_transposed; /* 1: of calls whose v comes transposed, the stride of its keys 1; beside e4m3_queries, and
                                 not ragged */
   int32_t out_e4m3;          /* 1: of those whose out is of kDLFloat8_e4m3fn; dtype is kDLBfloat 16 then */
-  int32_t reserved_end;      /* 0 */
+  int32_t e5m2;              /* 1: all these, but out, are of kDLFloat8_e5m2; beside e4m3 */
 } flashjit_problem;
 #define FLASHJIT_PROBLEM_INIT                                                                                        \
   {                                                                                                                  \

@@ -353,14 +353,14 @@ struct AppendArguments {
   RotaryTables rotary;
 };
 
-// The same where caches are of e4m3: kernels/append_e4m3.cuh.
+// The same where caches are of e4m3: kernels/append_scaled.cuh.
 constexpr int kAppendedCaches = 2;  // the first of the tensors; the others stay 16-bit
 struct AppendedScales {
   char* first;         // f32; null: 1
   RowStrides strides;  // as of a ScaleTensor
   int are_written;     // and not read: one for each token and head
 };
-struct AppendToE4m3Arguments {
+struct AppendScaledArguments {
   AppendArguments core;
   AppendedScales scales[kAppendedCaches];
 };

@@ -10,8 +10,14 @@ using SmemAddress = unsigned int;  // a 32-bit address in the shared window
 // The 16-bit element types. In registers two of them travel in one uint32, the lower index in the lower half.
 struct Half {};
 struct BFloat16 {};
-// E4m3, as what is multiplied: four in a uint32.
-struct E4m3Element {};
+// Of 8 bits, as what is multiplied: four in a uint32. The last one: of two operands the first is of e4m3.
+struct E4m3Element {
+  static constexpr float kLargest = 448.0f;
+};
+struct E5m2Element {
+  static constexpr float kLargest = 57344.0f;
+};
+struct E5m2BesideE4m3 {};
 // f32, which only kernels beside those of attention read and write rows of.
 struct Single {};
 

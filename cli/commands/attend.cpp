@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* kEpilog =
     R"help(Files: little-endian float16, float32 or float64, those of masks bool, int32 or int64; C or Fortran order. What is to be
-e4m3 may also be uint8: its bytes, as they are. Q, K and V are (batch, seqlen, heads, head_dim); Q may have more heads
+e4m3 or e5m2 may also be uint8: its bytes, as they are. Q, K and V are (batch, seqlen, heads, head_dim); Q may have more heads
 than K and V (a multiple), V another head dimension than Q and K. Texts are C++ for the GPU, which runs them, or the
 emulator.
 Sequences of different lengths: see the options from --cu-seqlens-q to --page-table. With --cu-seqlens-q Q and the result
@@ -94,6 +94,7 @@ void print_json(const AttendOptions& options, const Answer& answer, const std::o
                {"fast_sums", options.fast_sums},
                {"v_transposed", options.v_transposed},
                {"out_e4m3", options.out_e4m3},
+               {"e5m2", options.e5m2},
                {"mask", options.texts.is_causal() ? "causal" : "full"},
                {"window", options.features.window.empty() ? Json() : Json({asked.window.left, asked.window.right})},
                {"chunk", options.features.chunk ? Json(*options.features.chunk) : Json()},
@@ -253,6 +254,7 @@ void add_attend(CLI::App& app, Command& command) {
                 "V is (batch, heads_kv, head_dim_v, seqlen_kv), and kernels read it as it lies"),
        queries);
   need(add_flag(attend, "--out-e4m3", options->out_e4m3, "The result is e4m3, in place of --dtype: bytes"), queries);
+  need(add_flag(attend, "--e5m2", options->e5m2, "K and V, and Q, are of e5m2 where these options say e4m3"), e4m3);
   add_choice(attend, "--device", options->device.device, {"auto", "gpu", "emulate", "cpu"},
              "gpu, emulate (the GPU's kernel in the emulator: for small shapes), cpu (the reference in double "
              "precision), or auto: the GPU if there is one, else the CPU");

@@ -103,7 +103,8 @@ Inputs read_inputs(const AttendOptions& options, DType dtype) {
   const ProgressLine progress("reading the inputs");
   const AttentionOptions asked = asked_options(options);
   const TensorFiles& files = options.tensors;
-  const auto dtype_of = [&](bool is_e4m3) { return is_e4m3 ? DType::e4m3 : dtype; };
+  const DType of_8_bits = options.e5m2 ? DType::e5m2 : DType::e4m3;
+  const auto dtype_of = [&](bool is_of_8_bits) { return is_of_8_bits ? of_8_bits : dtype; };
   const auto read_kv = [&](const std::string& path) {
     return read_input(path, dtype_of(options.e4m3), "--cu-seqlens-kv", files.cu_seqlens_kv);
   };

@@ -52,7 +52,7 @@ constexpr TensorOption kTensorOptions[] = {
     {"--v-scale", &TensorFiles::v_scale, &AttentionOptions::v_scale, DType::f32, "Likewise V"},
     {"--k-rotary", &TensorFiles::k_rotary, &AttentionOptions::k_rotary, std::nullopt,
      "The last columns of the keys, of --dtype, as caches of MLA have them: the shape of K but for the head_dim, which "
-     "makes up that of Q with K's; K has the columns of V, of e4m3 from sm_89 on",
+     "makes up that of Q with K's; K has the columns of V, of e4m3 from sm_89 on, of e5m2 everywhere",
      false, true},
     {"--out-scale", &TensorFiles::out_scale, &AttentionOptions::out_scale, DType::f32,
      "With --out-e4m3, what the result is to be multiplied by: (1)"},

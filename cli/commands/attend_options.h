@@ -42,7 +42,7 @@ struct AttendOptions {
   FeatureOptions features;
   DeviceChoice device;
   bool check = false, json = false;
-  bool e4m3 = false, e4m3_queries = false, fast_sums = false, v_transposed = false, out_e4m3 = false;
+  bool e4m3 = false, e4m3_queries = false, fast_sums = false, v_transposed = false, out_e4m3 = false, e5m2 = false;
   std::optional<float> scale;
   int fixed_split_size = 0;
 };

@@ -77,17 +77,18 @@ void add_jobs(const Engine& engine, const Options& options, const std::vector<Of
 }
 
 // PTX ISA 8.1, "cvt".
-bool converts_to_e4m3(const std::string& architecture) {
+bool converts_to_8_bits(const std::string& architecture) {
   const Architecture& target = find_architecture(architecture);
   return std::pair(target.major, target.minor) >= std::pair(8, 9);
 }
 
-void add_append_jobs(DType dtype, bool to_e4m3, const std::string& architecture, std::vector<CompileJob>& jobs) {
+void add_append_jobs(DType dtype, DType cache, const std::string& architecture, std::vector<CompileJob>& jobs) {
   AppendProblem problem;
-  problem.dtype = dtype, problem.to_e4m3 = to_e4m3;
+  problem.dtype = dtype, problem.cache_dtype = cache;
   const auto add = [&](const std::string& rotary) {
-    jobs.emplace_back(fmt::format("append-{}{}{}", to_string(dtype), to_e4m3 ? "-e4m3" : "", rotary), architecture,
-                      [=](Engine& engine) { return engine.compile_append(problem, architecture); });
+    jobs.emplace_back(fmt::format("append-{}{}{}", to_string(dtype),
+                                  cache == dtype ? "" : fmt::format("-{}", to_string(cache)), rotary),
+                      architecture, [=](Engine& engine) { return engine.compile_append(problem, architecture); });
   };
   add("");
   for (const bool interleaved : {false, true}) {
@@ -107,8 +108,9 @@ void add_merge_job(DType part, DType out, const std::string& architecture, std::
 void add_serving_jobs(const std::vector<DType>& dtypes, const std::string& architecture,
                       std::vector<CompileJob>& jobs) {
   for (const DType dtype : dtypes) {
-    add_append_jobs(dtype, false, architecture, jobs);
-    if (converts_to_e4m3(architecture)) add_append_jobs(dtype, true, architecture, jobs);
+    add_append_jobs(dtype, dtype, architecture, jobs);
+    if (converts_to_8_bits(architecture))
+      for (const DType cache : {DType::e4m3, DType::e5m2}) add_append_jobs(dtype, cache, architecture, jobs);
     add_merge_job(dtype, dtype, architecture, jobs);
     add_merge_job(dtype, DType::f32, architecture, jobs);
     add_merge_job(DType::f32, dtype, architecture, jobs);

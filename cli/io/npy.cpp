@@ -88,7 +88,7 @@ NpyHeader read_header(File& file, const std::string& path) {
 constexpr std::pair<const char*, DType> kElements[] = {
     {"<f2", DType::f16}, {"<f4", DType::f32}, {"<i4", DType::i32}, {"<i8", DType::i64}, {"|b1", DType::boolean}};
 
-constexpr const char* kBytes = "|u1";  // of e4m3, which files do not tell from others
+constexpr const char* kBytes = "|u1";  // of e4m3 and e5m2, which files do not tell from others
 
 // What a file says of elements that it has as they are.
 const char* descr_of(DType dtype) {
@@ -112,12 +112,13 @@ std::size_t element_size(const std::string& path, const std::string& descr, DTyp
   if (descr == "<f2") return 2;
   if (descr == "<f4") return 4;
   if (descr == "<f8") return 8;
-  const bool may_be_bytes = dtype == DType::e4m3;
+  const bool may_be_bytes = size_of(dtype) == 1;
   if (may_be_bytes && (descr == kBytes || descr == "|V1")) return 1;
   fail(path,
        fmt::format("the elements must be {}little-endian float16, float32 or float64 ({}'<f2', '<f4', '<f8'), were "
                    "'{}'",
-                   may_be_bytes ? "bytes of e4m3, or " : "", may_be_bytes ? "'|u1', '|V1', " : "", descr));
+                   may_be_bytes ? fmt::format("bytes of {}, or ", to_string(dtype)) : "",
+                   may_be_bytes ? "'|u1', '|V1', " : "", descr));
 }
 
 // A size of 0 makes the array empty whatever the others are; they are bounded so that strides do not overflow either.
@@ -145,7 +146,6 @@ std::size_t count_elements(const std::string& path, const Dims& shape, std::size
 }
 
 double element_at(const std::string& bytes, std::size_t size, std::size_t index) {
-  if (size == 1) return load_element(bytes.data(), DType::e4m3, static_cast<std::int64_t>(index));
   if (size == 2) return load_element(bytes.data(), DType::f16, static_cast<std::int64_t>(index));
   if (size == 4) return load_element(bytes.data(), DType::f32, static_cast<std::int64_t>(index));
   double value;
@@ -222,6 +222,8 @@ HostTensor read_npy(const std::string& path, DType dtype) {
     const std::size_t at = header.fortran_order ? fortran.next() : i;
     if (is_whole(dtype))
       store_whole(path, tensor, i, whole_element_at(bytes, size, at));
+    else if (size == size_of(dtype) && size == 1)
+      static_cast<char*>(tensor.data())[i] = bytes[at];
     else
       store_real(path, tensor, i, element_at(bytes, size, at));
   }

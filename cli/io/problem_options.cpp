@@ -146,6 +146,9 @@ std::vector<CLI::Option*> add_feature_options(CLI::App* subcommand, FeatureOptio
   options.push_back(add_flag(subcommand, "--out-e4m3", features.out_e4m3,
                              "Beside queries of e4m3, the output is of e4m3, with a scale for all of it"));
   need(options.back(), queries);
+  options.push_back(add_flag(subcommand, "--e5m2", features.e5m2,
+                             "Keys and values, and queries, are of e5m2 where --e4m3 and --e4m3-queries say e4m3"));
+  need(options.back(), e4m3);
   return options;
 }
 
@@ -212,14 +215,14 @@ std::vector<std::string> split_parts(const std::string& variant) {
   return parts;
 }
 
-// Of products of e4m3: the library knows which head dims they may have, and that there is no dropout.
-void require_e4m3_products(const HeadDims& dims, bool fast_sums, const AttentionOptions& all) {
+// Of products of 8 bits: the library knows which head dims they may have, and that there is no dropout.
+void require_products(DType of_q, const HeadDims& dims, bool fast_sums, const AttentionOptions& all) {
   constexpr int kAnyHeadDim = 64;
   AttentionOptions plain, with_dropout;
   with_dropout.dropout = all.dropout, with_dropout.dropout_mask = all.dropout_mask;
   plain.accumulate = fast_sums ? Accumulate::fast : Accumulate::exact;
-  for_option("--head-dim", [&] { return problem_of(DType::e4m3, dims.head_dim, dims.head_dim_v, plain); });
-  for_option("--dropout", [&] { return problem_of(DType::e4m3, kAnyHeadDim, kAnyHeadDim, with_dropout); });
+  for_option("--head-dim", [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, plain); });
+  for_option("--dropout", [&] { return problem_of(of_q, kAnyHeadDim, kAnyHeadDim, with_dropout); });
 }
 
 }  // namespace
@@ -265,8 +268,9 @@ Problem FeatureOptions::problem(DType dtype, const HeadDims& dims, bool causal) 
   if (e4m3_queries) all.out_dtype = out_e4m3 ? DType::e4m3 : dtype;
   if (fast_sums) all.accumulate = Accumulate::fast;
   if (block_scales) all.k_scale = Tensor(nullptr, DType::f32, {0, 0, 0});
-  const DType of_q = e4m3_queries ? DType::e4m3 : dtype, of_kv = e4m3 ? DType::e4m3 : dtype;
-  if (e4m3_queries) require_e4m3_products(dims, fast_sums, all);
+  const DType of_8_bits = e5m2 ? DType::e5m2 : DType::e4m3;
+  const DType of_q = e4m3_queries ? of_8_bits : dtype, of_kv = e4m3 ? of_8_bits : dtype;
+  if (e4m3_queries) require_products(of_q, dims, fast_sums, all);
   Problem problem = for_option(k_rotary ? "--k-rotary" : "--window",
                                [&] { return problem_of(of_q, dims.head_dim, dims.head_dim_v, all, of_kv); });
   problem.latent = latent;

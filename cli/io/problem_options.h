@@ -40,7 +40,7 @@ struct FeatureOptions {
   std::optional<std::uint64_t> dropout_seed, dropout_offset;
   bool dropout_mask = false, ragged = false, paged = false;
   bool e4m3 = false, token_scales = false, e4m3_queries = false, fast_sums = false, block_scales = false;
-  bool k_rotary = false, latent = false, values_transposed = false, out_e4m3 = false;
+  bool k_rotary = false, latent = false, values_transposed = false, out_e4m3 = false, e5m2 = false;
 
   // Both throw Error(invalid_argument) which names the option.
   Problem problem(DType dtype, const HeadDims& dims, bool causal) const;

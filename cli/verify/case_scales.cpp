@@ -9,7 +9,7 @@
 namespace flashjit::cli {
 namespace {
 
-constexpr double kLargest = 448;
+double largest_of(DType dtype) { return dtype == DType::e5m2 ? 57344 : 448; }
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 constexpr std::int64_t kRowsOfBlock = 128;  // that have one scale, where blocks do
@@ -34,7 +34,8 @@ std::int64_t place_of(ScalesOf of, std::int64_t row, const Dims& rows) {
 }
 
 // The largest number of those that have one scale becomes the largest that there is.
-HostTensor scales_of(const HostTensor& rows, ScalesOf of) {
+HostTensor scales_of(const HostTensor& rows, ScalesOf of, DType dtype) {
+  const double largest = largest_of(dtype);
   const Dims& shape = rows.shape();
   std::vector<double> scales(static_cast<std::size_t>(HostTensor(DType::f32, shape_of(of, shape)).element_count()),
                              kNan);
@@ -42,57 +43,57 @@ HostTensor scales_of(const HostTensor& rows, ScalesOf of) {
     const auto at = static_cast<std::int64_t>(i);
     const double value = std::abs(load_element(rows.data(), rows.dtype(), at));
     double& scale = scales[static_cast<std::size_t>(place_of(of, at / shape[3], shape))];
-    if (std::isfinite(value) && !(scale >= value / kLargest)) scale = value / kLargest;
+    if (std::isfinite(value) && !(scale >= value / largest)) scale = value / largest;
   }
   return HostTensor::from_doubles(DType::f32, shape_of(of, shape), scales.data(), scales.size());
 }
 
 // The same where all must be positive.
-HostTensor positive_scales_of(const HostTensor& rows, ScalesOf of) {
-  HostTensor scales = scales_of(rows, of);
+HostTensor positive_scales_of(const HostTensor& rows, ScalesOf of, DType dtype) {
+  HostTensor scales = scales_of(rows, of, dtype);
   for (std::size_t i = 0; i < scales.element_count(); ++i)
     if (const auto at = static_cast<std::int64_t>(i); !(load_element(scales.data(), DType::f32, at) > 0))
       store_element(scales.data(), DType::f32, at, 1);
   return scales;
 }
 
-HostTensor stored(const HostTensor& rows, ScalesOf of, const HostTensor& scales) {
+HostTensor stored(const HostTensor& rows, ScalesOf of, const HostTensor& scales, DType dtype) {
   const Dims& shape = rows.shape();
-  HostTensor as_e4m3(DType::e4m3, shape);
+  HostTensor in_8_bits(dtype, shape);
   for (std::size_t i = 0; i < rows.element_count(); ++i) {
     const auto at = static_cast<std::int64_t>(i);
     const double scale =
         of == ScalesOf::none ? 1 : load_element(scales.data(), DType::f32, place_of(of, at / shape[3], shape));
     const double value = load_element(rows.data(), rows.dtype(), at);
-    store_element(as_e4m3.data(), DType::e4m3, at, value == 0 ? 0 : value / scale);
+    store_element(in_8_bits.data(), dtype, at, value == 0 ? 0 : value / scale);
   }
-  return as_e4m3;
+  return in_8_bits;
 }
 
 }  // namespace
 
-void store_as_e4m3(HostTensor& k, HostTensor& v, bool token_scales, std::uint64_t seed,
-                   std::vector<OptionTensor>& tensors) {
+void store_in_8_bits(const Problem& problem, HostTensor& k, HostTensor& v, std::uint64_t seed,
+                     std::vector<OptionTensor>& tensors) {
   constexpr ScalesOf kOthers[] = {ScalesOf::heads, ScalesOf::all, ScalesOf::none};
-  const ScalesOf of = token_scales ? ScalesOf::tokens : kOthers[seed % std::size(kOthers)];
+  const ScalesOf of = problem.token_scales ? ScalesOf::tokens : kOthers[seed % std::size(kOthers)];
   const auto store = [&](HostTensor& rows, std::optional<Tensor> AttentionOptions::*option) {
-    HostTensor scales = scales_of(rows, of);
-    rows = stored(rows, of, scales);
+    HostTensor scales = scales_of(rows, of, kv_dtype(problem));
+    rows = stored(rows, of, scales, kv_dtype(problem));
     if (of != ScalesOf::none) tensors.push_back({option, std::move(scales)});
   };
   store(k, &AttentionOptions::k_scale);
   store(v, &AttentionOptions::v_scale);
 }
 
-void store_as_e4m3(HostTensor& q, HostTensor& k, HostTensor& v, bool block_scales, std::uint64_t seed,
-                   std::vector<OptionTensor>& tensors) {
+void store_in_8_bits(const Problem& problem, HostTensor& q, HostTensor& k, HostTensor& v, std::uint64_t seed,
+                     std::vector<OptionTensor>& tensors) {
   constexpr ScalesOf kAll[] = {ScalesOf::heads_of_entries, ScalesOf::heads, ScalesOf::all, ScalesOf::none};
-  const std::uint64_t of_blocks = block_scales ? 1 + seed / 64 % 7 : 0;  // a bit for each of the three
+  const std::uint64_t of_blocks = problem.block_scales ? 1 + seed / 64 % 7 : 0;  // a bit for each of the three
   const auto store = [&](HostTensor& rows, std::uint64_t which, std::optional<Tensor> AttentionOptions::*option) {
     const std::uint64_t bit = option == &AttentionOptions::q_scale ? 1 : option == &AttentionOptions::k_scale ? 2 : 4;
     const ScalesOf of = (of_blocks & bit) != 0 ? ScalesOf::blocks : kAll[which % std::size(kAll)];
-    HostTensor scales = positive_scales_of(rows, of);
-    rows = stored(rows, of, scales);
+    HostTensor scales = positive_scales_of(rows, of, q_dtype(problem));
+    rows = stored(rows, of, scales, q_dtype(problem));
     if (of != ScalesOf::none) tensors.push_back({option, std::move(scales)});
   };
   store(q, seed, &AttentionOptions::q_scale);

@@ -161,9 +161,9 @@ CaseInputs case_inputs(const Problem& problem, const CaseShape& shape, const Att
   if (problem.latent) inputs.v = columns_of(inputs.k, 0, problem.head_dim_v), inputs.latent = true;
   inputs.values_transposed = problem.values_transposed;
   if (problem.e4m3_queries)
-    store_as_e4m3(inputs.q, inputs.k, inputs.v, problem.block_scales, seed, inputs.tensors);
+    store_in_8_bits(problem, inputs.q, inputs.k, inputs.v, seed, inputs.tensors);
   else if (problem.e4m3)
-    store_as_e4m3(inputs.k, inputs.v, problem.token_scales, seed, inputs.tensors);
+    store_in_8_bits(problem, inputs.k, inputs.v, seed, inputs.tensors);
   if (problem.e4m3_queries) inputs.options.out_dtype = problem.out_e4m3 ? DType::e4m3 : problem.dtype;
   if (problem.out_e4m3) inputs.tensors.push_back({&AttentionOptions::out_scale, random_out_scale(seed)});
   if (problem.fast_sums) inputs.options.accumulate = Accumulate::fast;

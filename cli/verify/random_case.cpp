@@ -162,12 +162,14 @@ struct Stored {
   bool e4m3 = false, token_scales = false;
   // Where the problem may have them.
   bool queries = false, fast_sums = false, block_scales = false, values_transposed = false, out_e4m3 = false;
+  bool e5m2 = false;
 };
 Stored random_stored(std::uint64_t seed) {
   Dice dice(seed ^ 0xe4e3);
   const bool e4m3 = dice.one_in(3), token_scales = e4m3 && dice.one_in(3);
-  return {e4m3,           token_scales,  e4m3 && !token_scales && !dice.one_in(3), dice.one_in(2), dice.one_in(2),
-          dice.one_in(2), dice.one_in(2)};
+  return {e4m3,           token_scales,          e4m3 && !token_scales && !dice.one_in(3),
+          dice.one_in(2), dice.one_in(2),        dice.one_in(2),
+          dice.one_in(2), e4m3 && dice.one_in(3)};
 }
 // Of the next head dims that such products have.
 void store_queries(Problem& problem, const Stored& stored) {
@@ -184,6 +186,7 @@ void store(Problem& problem, const Stored& stored, const RandomScope& scope) {
     store_queries(problem, stored);
   problem.e4m3 = problem.e4m3_queries || (stored.e4m3 && scope.e4m3_keys);
   problem.token_scales = problem.e4m3 && stored.token_scales;
+  problem.e5m2 = problem.e4m3 && stored.e5m2;
 }
 
 // Keys in two tensors, as some large heads have them; by dice of its own, too.
@@ -196,8 +199,10 @@ void store_apart(Problem& problem, std::uint64_t seed, const RandomScope& scope)
   problem.head_dim_v = columns;
   problem.head_dim = columns + (dice.one_in(2) ? most : 8 * static_cast<int>(dice.from_to(least / 8, most / 8)));
   problem.k_rotary = true;
-  problem.e4m3 = scope.rotary_e4m3 && !dice.one_in(3);
-  problem.token_scales = problem.e4m3 && dice.one_in(2);
+  const bool is_of_8_bits = !dice.one_in(3), has_token_scales = is_of_8_bits && dice.one_in(2);
+  problem.e5m2 = is_of_8_bits && dice.one_in(3);
+  problem.e4m3 = is_of_8_bits && (problem.e5m2 || scope.rotary_e4m3);  // e5m2 is read everywhere
+  problem.token_scales = problem.e4m3 && has_token_scales;
 }
 
 // Values in the memory of the keys, likewise.

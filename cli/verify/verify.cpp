@@ -286,7 +286,7 @@ void add_problem_choices(CLI::App* verify, Options& options) {
   for (const CLI::Option* feature : lists.features) {
     const std::string name = name_of(feature);
     for (const char* without : {"--paged", "--e4m3", "--token-scales", "--e4m3-queries", "--fast-sums", "--block-mask",
-                                "--k-rotary", "--latent", "--values-transposed", "--out-e4m3"})
+                                "--k-rotary", "--latent", "--values-transposed", "--out-e4m3", "--e5m2"})
       if (name == without) options.not_with_backward.push_back(feature);
   }
   options.not_with_random = {lists.dtypes, lists.head_dims, lists.masks, variant, all_variants};

@@ -229,7 +229,7 @@ std::string why_not_stored(const Problem& problem, const HopperVariant& v) {
   if (!has_part(Slot::stored, problem)) return {};
   if (problem.e4m3_queries) {
     constexpr int kDepth = 32;
-    const std::string of = fmt::format(" for queries of {}", to_string(DType::e4m3));
+    const std::string of = fmt::format(" for queries of {}", to_string(q_dtype(problem)));
     if (shares_rows(v)) return must("block_q", "64 or more" + of, v.block_q);
     if (v.block_kv % kDepth != 0) return must("block_kv", fmt::format("a multiple of {}{}", kDepth, of), v.block_kv);
     if (std::string why = why_not_of_one_scale(problem, v.block_kv); !why.empty()) return why;
@@ -572,18 +572,19 @@ constexpr std::string_view kScoreType = "ScoreMatrix", kNextScoreType = "NextSco
                            kProbabilityType = "ProbabilityMatrix", kOutputType = "OutputMatrix";
 constexpr int kWgmmaBytes = 32;  // of a step
 
-DType of_products(const Problem& problem) { return problem.e4m3_queries ? DType::e4m3 : problem.dtype; }
+// What probabilities are of.
+DType of_probabilities(const Problem& problem) { return problem.e4m3_queries ? DType::e4m3 : problem.dtype; }
 
 std::string render_matrices(const Problem& problem, const HopperVariant& variant) {
   if (shares_rows(variant)) return {};
   const bool p_in_registers = variant.probabilities == ProbabilitySource::registers;
   const bool ahead = variant.overlap == GemmSoftmax::three_stage;
   const bool drops = has_part(Slot::probability, problem);
-  const DType dtype = of_products(problem);
+  const DType dtype = of_probabilities(problem);
   const int depth = kWgmmaBytes / static_cast<int>(size_of(dtype));
   ScoreMatrix scores{.type = kScoreType,
                      .registers = "s",
-                     .dtype = dtype,
+                     .dtype = q_dtype(problem),
                      .keys = variant.block_kv,
                      .steps = (problem.head_dim + depth - 1) / depth,
                      .key_row_bytes = q_panels_of(problem).columns * kElementBytes,
@@ -613,6 +614,7 @@ std::string render_matrices(const Problem& problem, const HopperVariant& variant
                                     .probabilities = p_in_registers ? "p" : "",
                                     .reads = variant.split_kv,
                                     .packed = out_dtype(problem),
+                                    .values = problem.e4m3_queries ? kv_dtype(problem) : dtype,
                                     .apart = sums_apart(problem) ? "t" : "",
                                     .columns_apart = columns_apart(problem),
                                     .weighs = problem.block_scales});

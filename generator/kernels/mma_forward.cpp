@@ -120,7 +120,7 @@ std::string why_incompatible(const MmaVariant& v) {
 // Products of e4m3 take 32 keys at a time, whose values come by one ldmatrix.
 std::string why_not_of_8_bits(const Problem& problem, const MmaVariant& v) {
   if (!is_of_8_bits(problem)) return {};
-  const std::string of = fmt::format(" for queries of {}", to_string(DType::e4m3));
+  const std::string of = fmt::format(" for queries of {}", to_string(q_dtype(problem)));
   if (v.block_kv % 32 != 0) return must("block_kv", "a multiple of 32" + of, v.block_kv);
   if (std::string why = why_not_of_one_scale(problem, v.block_kv); !why.empty()) return why;
   if (v.ldmatrix != 4) return must("ldmatrix", "x4" + of, v.ldmatrix);
@@ -282,7 +282,8 @@ std::string why_illegal(const Problem& problem, const MmaVariant& variant, const
   }
   if (needs_tma(problem, architecture)) return must("family", "hopper for " + to_string(problem), "mma");
   if (std::string why = why_not_of_8_bits(problem, variant); !why.empty()) return why;
-  if (problem.k_rotary && problem.e4m3 && !converts_to_e4m3(architecture))
+  // E5m2 becomes f16 by moving bytes.
+  if (problem.k_rotary && problem.e4m3 && !problem.e5m2 && !converts_to_8_bits(architecture))
     return must("architecture", "sm_89 or a later one for keys and values of e4m3", architecture.name);
   // With a third of the registers ptxas spills in the prologue of larger head dims.
   constexpr int kManyBlocksHeadDim = 64;

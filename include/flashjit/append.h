@@ -49,10 +49,10 @@ struct AppendOptions {
   // of k_cache but for the head dim, any multiple of 8, and the dtype of k, beside caches of e4m3, too. Both or none.
   // Beside them v_cache may be k_cache, which is written once, as caches of MLA are: v is k then, and v_scale k_scale.
   std::optional<Tensor> k_rotary, k_rotary_cache;
-  // What elements of caches of e4m3 are multiplied by to become what was stored: f32, as k_scale and v_scale of
+  // What elements of caches of 8 bits are multiplied by to become what was stored: f32, as k_scale and v_scale of
   // attention are, both or none. Of all heads or of each head they are read, [1] or [num_heads_kv]: rows are divided by
   // them. Of each token and head they are written, k_cache without its last dimension: of each row the largest finite
-  // magnitude over 448, at least 2^-126. Only beside caches of e4m3. Default: 1.
+  // magnitude over 448, of e5m2 57344, at least 2^-126. Only beside caches of 8 bits. Default: 1.
   std::optional<Tensor> k_scale, v_scale;
   // The call is asynchronous on this stream.
   Stream stream = nullptr;
@@ -61,23 +61,25 @@ struct AppendOptions {
 // Writes each new key and value into its row of the caches, and nothing else, in one launch.
 //   k        [batch, seqlen, num_heads_kv, head_dim]     f16 or bf16; beside slots or cu_seqlens also [total, ...]
 //   v        [batch, seqlen, num_heads_kv, head_dim_v]   the dtype of k
-//   k_cache  [pages, page_size, num_heads_kv, head_dim]  the dtype of k, or e4m3; without pages [batch, seqlen, ...]
+//   k_cache  [pages, page_size, num_heads_kv, head_dim]  the dtype of k, e4m3 or e5m2; without pages [batch, ...]
 //   v_cache  [pages, page_size, num_heads_kv, head_dim_v]  the dtype of k_cache
 // Bits are copied where nothing turns. Into e4m3 numbers are rounded to the nearest one once they are turned and
-// divided, those above 448 in magnitude to 448 and NaN to NaN; that takes compute capability 8.9 or more. head_dim and
-// head_dim_v are any multiples of 8. Views are as of attention: the last dimension contiguous, pointers 16-byte
-// aligned, the other strides multiples of 8 elements, of e4m3 16, so heads may come before rows, and both caches may be
-// parts of one pool. They must not overlap the inputs. A row outside of the caches or of the table, and one of a page
-// that is none, is not written; a position outside of rotary_cos is undefined, and reads nothing else. Of two tokens
-// that go to the same row one is left, or parts of both. A kernel for each dtype, pairing and dtype of rotary_cos is
-// compiled once, or loaded from the cache, whatever the shapes; once that has been called, calls may be captured in a
-// CUDA graph. Allocates nothing on the device. Thread-safe. Throws Error; then nothing was launched or written.
+// divided, those above 448 in magnitude to 448 and NaN to NaN; that takes compute capability 8.9 or more. So they are
+// into e5m2, whose largest number, here and for scales, is 57344. head_dim and head_dim_v are any multiples of 8. Views
+// are as of attention: the last dimension contiguous, pointers 16-byte aligned, the other strides multiples of 8
+// elements, of 8 bits 16, so heads may come before rows, and both caches may be parts of one pool. They must not
+// overlap the inputs. A row outside of the caches or of the table, and one of a page that is none, is not written; a
+// position outside of rotary_cos is undefined, and reads nothing else. Of two tokens that go to the same row one is
+// left, or parts of both. A kernel for each dtype, pairing and dtype of rotary_cos is compiled once, or loaded from the
+// cache, whatever the shapes; once that has been called, calls may be captured in a CUDA graph. Allocates nothing on
+// the device. Thread-safe. Throws Error; then nothing was launched or written.
 void append(const Tensor& k, const Tensor& v, const Tensor& k_cache, const Tensor& v_cache, const AppendOptions& opts);
 
 // What is compiled into a kernel of append: Engine::compile_append makes it ahead of calls.
 struct AppendProblem {
   DType dtype = DType::bf16;  // of k and v: f16 or bf16
-  bool to_e4m3 = false;       // whether caches are of e4m3, or of dtype
+  // Of caches: dtype, e4m3 or e5m2. Default: dtype.
+  std::optional<DType> cache_dtype;
   // Of rotary_cos and rotary_sin: f16, bf16 or f32. Default: nothing turns.
   std::optional<DType> rotary;
   bool rotary_interleaved = false;  // only beside rotary

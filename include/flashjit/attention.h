@@ -209,6 +209,8 @@ std::int64_t keys_of_query(const AttentionOptions& opts, std::int64_t seqlen_kv)
 // fixed_split_size. They are for caches, see k_scale, or beside q of e4m3, see q_scale: the former are read by kernels
 // of the hopper family alone, which want at least one row and strides above 0, as they do of the latter, which other
 // families from compute capability 8.9 on multiply, too, of head dims that are multiples of 16 and without dropout.
+// Here and in AttentionOptions e5m2 may stand in the place of e4m3, of all of q, k and v that are of 8 bits, with one
+// difference: beside k_rotary it takes no compute capability.
 // Memory outside of the tensors reaches nothing. The first call for a problem compiles a kernel or loads it from the
 // cache; later calls only launch. Thread-safe. Throws Error; after an error nothing was launched or written and the
 // CUDA context is as before.

@@ -262,7 +262,7 @@ class Engine {
 
   // See quantize.h.
   void quantize(const Tensor& x, const Tensor& out, const Tensor& scale, const QuantizeOptions& opts = {});
-  Quantized quantize(const Tensor& x, const QuantizeOptions& opts = {});
+  Quantized quantize(const Tensor& x, const QuantizeOptions& opts = {}, DType dtype = DType::e4m3);
 
   // What the predicates of the options (boolean_mask, documents, tree, mask) leave of granules of 64 queries and 16
   // keys, for AttentionOptions::block_mask: on opts.stream, for calls with the same predicates and offsets and the
@@ -357,7 +357,7 @@ class Engine {
   // Throws Error(no_compiler, compile_failed, cache_miss, invalid_argument).
   KernelInfo compile(const Problem& problem, const Variant& variant, std::string_view architecture);
   // Likewise the kernel of append (append.h), and that of merge (merge.h) for parts and a result of f16, bf16 or f32.
-  // Of append throws Error(unsupported), too, for caches of e4m3 on architectures that do not convert to it.
+  // Of append throws Error(unsupported), too, for caches of e4m3 or e5m2 on architectures that do not convert to these.
   KernelFacts compile_append(const AppendProblem& problem, std::string_view architecture);
   KernelFacts compile_merge(DType part, DType out, std::string_view architecture);
   KernelFacts compile_sum(DType part, DType out, std::string_view architecture);  // likewise: sum.h

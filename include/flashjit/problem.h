@@ -47,6 +47,7 @@ struct Problem {
   // only beside e4m3_queries, and not ragged.
   bool values_transposed = false;
   bool out_e4m3 = false;  // the output is of e4m3, and dtype bf16; only beside e4m3_queries
+  bool e5m2 = false;      // what is of e4m3 by e4m3 and e4m3_queries is of e5m2; only beside e4m3
   // Features that are functions of a tensor, by its dtype, and users' functions: what problem_of makes of options.
   // Null: none.
   const generator::FunctionText* bias = nullptr;
@@ -66,7 +67,7 @@ struct Problem {
            a.paged == b.paged && a.e4m3 == b.e4m3 && a.token_scales == b.token_scales &&
            a.e4m3_queries == b.e4m3_queries && a.fast_sums == b.fast_sums && a.block_scales == b.block_scales &&
            a.k_rotary == b.k_rotary && a.latent == b.latent && a.values_transposed == b.values_transposed &&
-           a.out_e4m3 == b.out_e4m3;
+           a.out_e4m3 == b.out_e4m3 && a.e5m2 == b.e5m2;
   }
 };
 
@@ -82,7 +83,7 @@ Problem parse_problem(std::string_view text);
 // The problem with a function of the library in the place of each of a user: the same one for all scores that capture
 // no tensor ("score.arithmetic"), for all that do ("score.tensors"), and likewise for masks; a score that says what
 // ALiBi or softcap say is of the class of that option. And a ragged batch, paged or not, is of the class of one that is
-// not. Choices by measurement are made for it, and serve all problems of the class.
+// not, and e5m2 of that of e4m3. Choices by measurement are made for it, and serve all problems of the class.
 Problem tuning_class(const Problem& problem);
 // Throws Error(invalid_argument) which names the field.
 void validate(const Problem& problem);

@@ -17,8 +17,9 @@ namespace flashjit {
 // A CUDA stream: what the driver calls CUstream and the runtime cudaStream_t. Null is the default stream.
 using Stream = CUstream_st*;
 
-// e4m3 is OCP's E4M3 of 8 bits: up to 448 in magnitude, without infinities (what PyTorch calls float8_e4m3fn).
-enum class DType : std::uint8_t { f16, bf16, f32, i32, i64, boolean, e4m3, f64 };
+// OCP's formats of 8 bits: e4m3 has up to 448 in magnitude and no infinities (what PyTorch calls float8_e4m3fn), e5m2
+// up to 57344, and the exponents, infinities and NaN of f16.
+enum class DType : std::uint8_t { f16, bf16, f32, i32, i64, boolean, e4m3, f64, e5m2 };
 
 const char* to_string(DType dtype) noexcept;  // "f16", "bf16", "f32", …
 DType parse_dtype(const std::string& text);   // throws Error(invalid_argument)
@@ -138,8 +139,8 @@ class HostTensor {
   std::vector<unsigned char> bytes_;
 };
 
-// One element of packed memory as a double, and back (round to nearest even; overflow becomes infinity, in e4m3 the
-// largest number).
+// One element of packed memory as a double, and back (round to nearest even; overflow becomes infinity, in e4m3 and
+// e5m2 the largest number).
 double load_element(const void* data, DType dtype, std::int64_t index) noexcept;
 void store_element(void* data, DType dtype, std::int64_t index, double value) noexcept;
 

@@ -296,13 +296,13 @@ static int require_ranks(const DLTensor* q, const DLTensor* v, const flashjit_at
 }
 
 /* [batch, seqlen_q, heads, head_dim_v], without batch where q has none, like q in all else, but of bfloat16 where that
-   is of e4m3. */
+   is of 8 bits. */
 static int allocate_out(const ExchangeApi* api, const DLTensor* q, const DLTensor* v, Output* out) {
   int64_t shape[4];
   for (int i = 0; i < q->ndim - 1; ++i) shape[i] = q->shape[i];
   shape[q->ndim - 1] = v->shape[v->ndim - 1];
   const DLDataType bf16 = {kDLBfloat, 16, 1};
-  const DLTensor prototype = {NULL, q->device, q->ndim, is_e4m3(q->dtype) ? bf16 : q->dtype, shape, NULL, 0};
+  const DLTensor prototype = {NULL, q->device, q->ndim, is_of_8_bits(q->dtype) ? bf16 : q->dtype, shape, NULL, 0};
   return allocate(api, prototype, out);
 }
 

@@ -114,7 +114,7 @@ typedef struct GivenSettings {
 /* 0 on failure. */
 int read_settings(Settings* settings, const GivenSettings* given);
 /* Whether products with such queries are of 8 bits, so that the output has another dtype; settings then get that. */
-int is_e4m3(DLDataType dtype);
+int is_of_8_bits(DLDataType dtype);
 void set_out_dtype(Settings* settings, const DLTensor* q, const DLTensor* out);
 
 /* 0 for an argument that is not given; -1 on failure. */
@@ -154,8 +154,8 @@ PyObject* append(PyObject* module, PyObject* args);
 PyObject* quantize(PyObject* module, PyObject* args);
 /* prepare(engine, dtype, head_dim, head_dim_v, (causal, window, chunk, softcap, alibi, sinks, boolean_mask, documents,
    prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales, e4m3_queries, fast_sums,
-   block_scales, k_rotary, latent, values_transposed, out_e4m3), bias, score, mask, device): dtype and bias are (code,
-   bits) of DLPack, (0, 0) for no bias; score and mask are as of launch.
+   block_scales, k_rotary, latent, values_transposed, out_e4m3, e5m2), bias, score, mask, device): dtype and bias are
+   (code, bits) of DLPack, (0, 0) for no bias; score and mask are as of launch.
  */
 PyObject* prepare(PyObject* module, PyObject* args);
 /* dropout_mask(probability, seed, offset, (batch, heads, seqlen_q, seqlen_kv)): bytes, 1 where a probability stays. */

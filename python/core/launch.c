@@ -277,9 +277,9 @@ PyObject* quantize(PyObject* module, PyObject* args) {
   long long block_size;
   Call call;
   begin_call(&call);
-  if (!PyArg_ParseTuple(args, "OOOOO!ipLpKpK:quantize", &given.engine, &x, &out, &scale, &PyDict_Type, &further,
+  if (!PyArg_ParseTuple(args, "OOOOO!ipLpKppK:quantize", &given.engine, &x, &out, &scale, &PyDict_Type, &further,
                         &options.scale_of, &options.scale_is_given, &block_size, &options.rotates, &seed,
-                        &options.rotary_interleaved, &stream) ||
+                        &options.rotary_interleaved, &options.bytes_are_e5m2, &stream) ||
       !read_settings(&call.settings, &given)) {
     return NULL;
   }
@@ -310,14 +310,14 @@ PyObject* prepare(PyObject* module, PyObject* args) {
   int device;
   Call call;
   begin_call(&call);
-  if (!PyArg_ParseTuple(args, "O(bb)ii(pppppppppppppppppppppppp)(bb)OOOi:prepare", &given.engine, &problem.dtype.code,
+  if (!PyArg_ParseTuple(args, "O(bb)ii(ppppppppppppppppppppppppp)(bb)OOOi:prepare", &given.engine, &problem.dtype.code,
                         &problem.dtype.bits, &problem.head_dim, &problem.head_dim_v, &problem.causal, &problem.window,
                         &problem.chunk, &problem.softcap, &problem.alibi, &problem.sinks, &problem.boolean_mask,
                         &problem.documents, &problem.prefix, &problem.tree, &problem.block_mask, &problem.dropout,
                         &problem.dropout_mask, &problem.ragged, &problem.paged, &problem.e4m3, &problem.token_scales,
                         &problem.e4m3_queries, &problem.fast_sums, &problem.block_scales, &problem.k_rotary,
-                        &problem.latent, &problem.values_transposed, &problem.out_e4m3, &problem.bias.code,
-                        &problem.bias.bits, &score, &mask, &kinds, &device) ||
+                        &problem.latent, &problem.values_transposed, &problem.out_e4m3, &problem.e5m2,
+                        &problem.bias.code, &problem.bias.bits, &score, &mask, &kinds, &device) ||
       !read_described(score, &call.score) || !read_described(mask, &call.mask) ||
       (kinds != Py_None && !PyArg_ParseTuple(kinds, "ppppp:prepare", &gradients.f32, &gradients.dbias,
                                              &gradients.dslopes, &gradients.dsinks, &gradients.deterministic))) {

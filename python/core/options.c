@@ -134,14 +134,14 @@ static int read_accumulate(PyObject* value, int32_t* fast_sums) {
   return 1;
 }
 
-int is_e4m3(DLDataType dtype) {
-  const int float8_e4m3fn = 10; /* kDLFloat8_e4m3fn, which older headers of DLPack lack */
-  return dtype.code == float8_e4m3fn && dtype.bits == 8 && dtype.lanes == 1;
+int is_of_8_bits(DLDataType dtype) {
+  const int float8_e4m3fn = 10, float8_e5m2 = 12; /* of DLPack 1.1, which older headers lack */
+  return (dtype.code == float8_e4m3fn || dtype.code == float8_e5m2) && dtype.bits == 8 && dtype.lanes == 1;
 }
 
 void set_out_dtype(Settings* settings, const DLTensor* q, const DLTensor* out) {
   const int may_be = out->dtype.bits == 16 && (out->dtype.code == kDLFloat || out->dtype.code == kDLBfloat);
-  if (is_e4m3(q->dtype) && (may_be || is_e4m3(out->dtype)))
+  if (is_of_8_bits(q->dtype) && (may_be || is_of_8_bits(out->dtype)))
     settings->options.out_dtype = out->dtype; /* else the library tells what out must be */
 }
 

@@ -72,14 +72,14 @@ class Engine(_core.Engine):
                 dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
                 token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False,
                 block_scales: bool = False, k_rotary: bool = False, latent: bool = False,
-                values_transposed: bool = False, out_e4m3: bool = False) -> None:
+                values_transposed: bool = False, out_e4m3: bool = False, e5m2: bool = False) -> None:
         """As flashjit.prepare, with this engine."""
         prepare(dtype, head_dim, head_dim_v, causal, device, engine=self, window=window, chunk=chunk, softcap=softcap,
                 alibi=alibi, sinks=sinks, bias=bias, boolean_mask=boolean_mask, documents=documents, prefix=prefix,
                 tree=tree, score=score, mask=mask, block_mask=block_mask, dropout=dropout, dropout_mask=dropout_mask,
                 ragged=ragged, paged=paged, e4m3=e4m3, token_scales=token_scales, e4m3_queries=e4m3_queries,
                 fast_sums=fast_sums, block_scales=block_scales, k_rotary=k_rotary, latent=latent,
-                values_transposed=values_transposed, out_e4m3=out_e4m3)
+                values_transposed=values_transposed, out_e4m3=out_e4m3, e5m2=e5m2)
 
     def prepare_backward(self, dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False,
                          device: int = -1, *, dbias: bool = False, dslopes: bool = False, dsinks: bool = False,
@@ -144,12 +144,12 @@ class Engine(_core.Engine):
     def quantize(self, x: Any, *, scale_of: str = "head", block_size: int = 0, scale_is_given: bool = False,
                  rotation_seed: int | None = None, rotary_cos: Any = None, rotary_sin: Any = None,
                  rotary_interleaved: bool = False, positions: Any = None, out: Any = None, scale: Any = None,
-                 stream: Any = None) -> tuple[Any, Any]:
+                 dtype: Any = None, stream: Any = None) -> tuple[Any, Any]:
         """As flashjit.quantize, with this engine."""
         return quantize(x, scale_of=scale_of, block_size=block_size, scale_is_given=scale_is_given,
                         rotation_seed=rotation_seed, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
                         rotary_interleaved=rotary_interleaved, positions=positions, out=out, scale=scale,
-                        stream=stream, engine=self)
+                        dtype=dtype, stream=stream, engine=self)
 
     def counters(self) -> dict[str, int]:
         """As flashjit.counters, of this engine."""
@@ -272,7 +272,7 @@ def reference(q: Any, k: Any, v: Any, *, engine: Engine | None = None, **options
     Parameters
     ----------
     q, k, v : arrays in host memory
-        float16, bfloat16, float32 or float64, k and v also float8_e4m3fn, and q beside these, of any head_dim.
+        float16, bfloat16, float32 or float64, k and v also float8_e4m3fn or float8_e5m2, and q beside these, of any head_dim.
     engine :
         Its device applies score and mask, which are texts; nothing else needs one. The default engine when None.
     options :
@@ -368,7 +368,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
         float16 or bfloat16. Beside slots or cu_seqlens also [total, heads_kv, ...].
     k_cache, v_cache : arrays [pages, page_size, heads_kv, ...]
         Written. Without pages [batch, seqlen, heads_kv, ...]. Any strides, but a contiguous last dimension. The dtype
-        of k, or float8_e4m3fn, into which numbers are rounded, at most to 448 (compute capability 8.9 or more).
+        of k, or float8_e4m3fn or float8_e5m2, into which numbers are rounded, at most to 448 or 57344 (compute capability 8.9 or more).
     slots : array [total]
         int32 or int64: token t goes to row slots[t] % page_size of page slots[t] // page_size; negative: nowhere. Beside
         none of the following five.
@@ -396,9 +396,9 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
         Written, and returned; may be q itself. A new array of q's library when None, whose rows of tokens that go
         nowhere are not written.
     k_scale, v_scale : arrays
-        float32, for caches of float8_e4m3fn, as flashjit.attention takes them. [1] or [heads_kv]: rows are divided by
-        them. k_cache without its last dimension: written, of each row the largest finite magnitude over 448. Both or
-        none; 1 when None.
+        float32, for caches of 8 bits, as flashjit.attention takes them. [1] or [heads_kv]: rows are divided by
+        them. k_cache without its last dimension: written, of each row the largest finite magnitude over 448, of
+        float8_e5m2 57344. Both or none; 1 when None.
     k_rotary : array, as k but for the head dim
         The last columns of keys, which turn in place of k, in k's dtype.
     k_rotary_cache : array [pages, page_size, heads_kv, rotary_dim]
@@ -417,8 +417,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
 def quantize(x: Any, *, scale_of: str = "head", block_size: int = 0, scale_is_given: bool = False,
              rotation_seed: int | None = None, rotary_cos: Any = None, rotary_sin: Any = None,
              rotary_interleaved: bool = False, positions: Any = None, out: Any = None, scale: Any = None,
-             stream: Any = None, engine: Engine | None = None) -> tuple[Any, Any]:
-    """Make queries, keys or values float8_e4m3fn: (out, scale), x being about out times its scale.
+             dtype: Any = None, stream: Any = None, engine: Engine | None = None) -> tuple[Any, Any]:
+    """Make queries, keys or values float8_e4m3fn or float8_e5m2: (out, scale), x being about out times its scale.
 
     >>> q8, q_scale = flashjit.quantize(q, scale_of="block", block_size=128, rotation_seed=7)
 
@@ -429,8 +429,8 @@ def quantize(x: Any, *, scale_of: str = "head", block_size: int = 0, scale_is_gi
     x : array [batch, seqlen, heads, head_dim], or [total, heads, head_dim]
         float16 or bfloat16. head_dim is a multiple of 16 up to 256.
     scale_of : "head", "tensor" or "block"
-        What has a scale of its own, the largest magnitude there over 448, or 1 where all is 0: each head of a batch
-        entry, all of x, or of a head block_size rows.
+        What has a scale of its own, the largest magnitude there over 448, of float8_e5m2 57344, or 1 where all is 0:
+        each head of a batch entry, all of x, or of a head block_size rows.
     block_size : int
         Rows of a block; 0 unless scale_of is "block".
     scale_is_given : bool
@@ -442,17 +442,19 @@ def quantize(x: Any, *, scale_of: str = "head", block_size: int = 0, scale_is_gi
         As of flashjit.append: x turns first. positions has one for each token, and must be given for x of three
         dimensions; a row's place in its batch entry when None.
     out : array, as x
-        float8_e4m3fn, or uint8 for its bytes. A new one of x's library when None, of uint8 where that has no
-        float8_e4m3fn.
+        float8_e4m3fn, float8_e5m2, or uint8 for bytes of dtype. A new one of x's library when None, of uint8 where that
+        has no such dtype.
     scale : array
         float32: [batch, heads], [1] or [batch, heads, ceil(seqlen / block_size)]; of x of three dimensions without the
         first. A new one when None.
+    dtype : "float8_e4m3fn", "float8_e5m2", or what a library has for them
+        Of out, which may be new or of bytes. That of out when None, and of others float8_e4m3fn.
     stream, engine :
         As of flashjit.attention.
     """
     tensors = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "positions": positions}
     return _arrays.quantize(x, scale_of, block_size, scale_is_given, rotation_seed, rotary_interleaved, out, scale,
-                            stream, engine, tensors)
+                            dtype, stream, engine, tensors)
 
 
 def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
@@ -463,7 +465,7 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
             dropout_mask: bool = False, ragged: bool = False, paged: bool = False, e4m3: bool = False,
             token_scales: bool = False, e4m3_queries: bool = False, fast_sums: bool = False,
             block_scales: bool = False, k_rotary: bool = False, latent: bool = False,
-            values_transposed: bool = False, out_e4m3: bool = False) -> None:
+            values_transposed: bool = False, out_e4m3: bool = False, e5m2: bool = False) -> None:
     """Make and load every kernel that calls for this problem may need: after it they compile and read nothing.
 
     >>> flashjit.prepare("bfloat16", 128, causal=True, bias="float32")
@@ -528,13 +530,15 @@ def prepare(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bo
         then found out to have; beside e4m3_queries=True, and not ragged.
     out_e4m3 : bool
         Whether calls have an out of float8_e4m3fn; beside e4m3_queries=True, and dtype is bfloat16 then.
+    e5m2 : bool
+        Whether k and v, and q, are of float8_e5m2 where e4m3 and e4m3_queries say float8_e4m3fn; beside e4m3=True.
     """
     _prepare(dtype, head_dim, head_dim_v, device, engine, score, mask, bias, None,
              causal=causal, window=window, chunk=chunk, softcap=softcap, alibi=alibi, sinks=sinks,
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=block_mask,
              dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=paged, e4m3=e4m3,
              token_scales=token_scales, e4m3_queries=e4m3_queries, fast_sums=fast_sums, block_scales=block_scales,
-             k_rotary=k_rotary, latent=latent, values_transposed=values_transposed, out_e4m3=out_e4m3)
+             k_rotary=k_rotary, latent=latent, values_transposed=values_transposed, out_e4m3=out_e4m3, e5m2=e5m2)
 
 
 def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, causal: bool = False, device: int = -1,
@@ -567,7 +571,7 @@ def prepare_backward(dtype: Any, head_dim: int, head_dim_v: int | None = None, c
              boolean_mask=boolean_mask, documents=documents, prefix=prefix, tree=tree, block_mask=False,
              dropout=dropout, dropout_mask=dropout_mask, ragged=ragged, paged=False, e4m3=False, token_scales=False,
              e4m3_queries=False, fast_sums=False, block_scales=False, k_rotary=False, latent=False,
-             values_transposed=False, out_e4m3=False)
+             values_transposed=False, out_e4m3=False, e5m2=False)
 
 
 def _flags(flags: dict[str, bool]) -> tuple[bool, ...]:

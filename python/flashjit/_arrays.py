@@ -16,7 +16,7 @@ from ._functions import AnyMask, AnyScore, Mask, Score, to_function
 
 # DLPack's numbers.
 _CPU, _CUDA = 1, 2
-_INT, _FLOAT, _BFLOAT, _BOOL, _E4M3 = 0, 2, 4, 6, 10
+_INT, _FLOAT, _BFLOAT, _BOOL, _E4M3, _E5M2 = 0, 2, 4, 6, 10, 12
 _LEGACY_STREAM = 1  # the default stream, where 0 stands for nothing
 # (code, bits) by the names that libraries have in common.
 DLPACK_DTYPES = {"float16": (_FLOAT, 16), "bfloat16": (_BFLOAT, 16), "float32": (_FLOAT, 32)}
@@ -53,13 +53,13 @@ def attention(q: Any, k: Any, v: Any, causal: Any = None, window: Any = None, ch
 
 
 def _empty_out(library: "_ArrayApi", q: Any, shape: Sequence[int]) -> Any:
-    """Of bfloat16 where q is of float8_e4m3fn."""
-    if str(getattr(q, "dtype", "")).rpartition(".")[2] != "float8_e4m3fn":
+    """Of bfloat16 where q is of 8 bits."""
+    if _name_of_8_bits(q) is None:
         return library.empty(q, shape)
     try:
         return library.empty(q, shape, "bfloat16")
     except AttributeError as error:
-        raise InvalidArgument("out: must be given beside q of float8_e4m3fn, as its library has no bfloat16; float16 "
+        raise InvalidArgument(f"out: must be given beside q of {_name_of_8_bits(q)}, as its library has no bfloat16; float16 "
                               "will do") from error
 
 
@@ -294,7 +294,7 @@ _SCALES_OF = {"head": 0, "tensor": 1, "block": 2}
 
 
 def quantize(x: Any, scale_of: Any, block_size: Any, scale_is_given: Any, rotation_seed: Any, interleaved: Any,
-             out: Any, scale: Any, stream: Any, engine: Any, tensors: dict[str, Any]) -> tuple[Any, Any]:
+             out: Any, scale: Any, dtype: Any, stream: Any, engine: Any, tensors: dict[str, Any]) -> tuple[Any, Any]:
     """As flashjit.quantize, whose further arrays are in a dict by their names."""
     library = _library_of("x", x)
     _require_rank("x", x, may_lack_batch=True)
@@ -305,24 +305,32 @@ def quantize(x: Any, scale_of: Any, block_size: Any, scale_is_given: Any, rotati
     if is_given and scale is None:
         raise InvalidArgument("scale: must be given with scale_is_given=True, was not")
     if out is None:
-        out = library.empty_e4m3(x, x.shape)
+        name = "float8_e4m3fn" if dtype is None else _name_of_format(dtype)
+        out = library.empty_of_8_bits(x, x.shape, name)
     else:
         library.check_out("out", out)
+        if getattr(out, "dtype", None) is not None and not (_name_of_8_bits(out) or _is_of_bytes(out)):
+            raise InvalidArgument(f"out: dtype must be float8_e4m3fn, float8_e5m2 or uint8, was {out.dtype}")
+        wanted = "float8_e4m3fn" if dtype is None else _name_of_format(dtype)
+        name = _name_of_8_bits(out) or wanted  # bytes are what dtype says
+        if dtype is not None and wanted != name:
+            raise InvalidArgument(f"dtype: must be {name} like that of out, was {wanted}")
     if scale is None:
         scale = library.empty(x, _shape_of_scales(x, scale_of, block_size), "float32")
     elif not is_given:
         library.check_out("scale", scale)
-    numbers = (_SCALES_OF[scale_of], is_given, block_size, rotation_seed is not None, seed, interleaved)
+    numbers = (_SCALES_OF[scale_of], is_given, block_size, rotation_seed is not None, seed, interleaved,
+               name == "float8_e5m2")
 
     def launch(handle: int) -> None:
-        _core.quantize(engine, _export("x", x, handle), _export("out", _as_e4m3(out), handle),
+        _core.quantize(engine, _export("x", x, handle), _export("out", _of_8_bits(out, name), handle),
                        _export("scale", scale, handle), export_all(tensors, handle), *numbers, handle)
 
     outputs = [out] if is_given else [out, scale]
     results = library.run(launch, None if stream is None else stream_handle(stream), x, outputs)
     for output in outputs:
         library.mark_written(output)
-    return library.to_e4m3(results[0]), scale if is_given else results[1]
+    return library.to_8_bits(results[0], name), scale if is_given else results[1]
 
 
 def _shape_of_scales(x: Any, scale_of: str, block_size: int) -> tuple[int, ...]:
@@ -332,11 +340,32 @@ def _shape_of_scales(x: Any, scale_of: str, block_size: int) -> tuple[int, ...]:
     return (*batch, heads, -(-seqlen // max(block_size, 1))) if scale_of == "block" else (*batch, heads)
 
 
-def _as_e4m3(array: Any) -> Any:
-    """Bytes of PyTorch as what they are; those of other libraries the C interface takes."""
+_FORMATS = ("float8_e4m3fn", "float8_e5m2")
+
+
+def _name_of_8_bits(array: Any) -> str | None:
+    """Of an array's dtype, None where it is another."""
+    name = str(getattr(array, "dtype", "")).rpartition(".")[2]
+    return name if name in _FORMATS else None
+
+
+def _name_of_format(dtype: Any) -> str:
+    name = (dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))).rpartition(".")[2]
+    if name not in _FORMATS:
+        raise InvalidArgument(f"dtype: must be float8_e4m3fn or float8_e5m2, was {dtype!r:.100}")
+    return name
+
+
+def _is_of_bytes(array: Any) -> bool:
+    return str(array.dtype).rpartition(".")[2] == "uint8"
+
+
+def _of_8_bits(array: Any, name: str) -> Any:
+    """Bytes as what they are, where their library has it."""
     torch = sys.modules.get("torch")
-    is_bytes = torch is not None and isinstance(array, torch.Tensor) and array.dtype == torch.uint8
-    return array.view(torch.float8_e4m3fn) if is_bytes else array
+    if torch is not None and isinstance(array, torch.Tensor) and _is_of_bytes(array):
+        return array.view(getattr(torch, name))
+    return array
 
 
 def _whole(name: str, value: Any, bits: int) -> int:
@@ -438,8 +467,8 @@ _DTYPES = {
     "rotary_cos": _FLOATS, "rotary_sin": _FLOATS, "bias": _FLOATS, "k_scale": _F32, "v_scale": _F32, "q_scale": _F32,
     "k_rotary": _OF_ROWS, "out_scale": _F32, "scale": _F32,
     "dlse": _F32, "dk": _FLOATS, "dv": _FLOATS}
-_OF_KEYS = _Dtypes("float16, bfloat16 or float8_e4m3fn", "bfloat16", "float16 (typestr <f2; bfloat16 and float8_e4m3fn "
-                   "need __dlpack__)")
+_OF_KEYS = _Dtypes("float16, bfloat16, float8_e4m3fn or float8_e5m2", "bfloat16",
+                   "float16 (typestr <f2; bfloat16 and those of 8 bits need __dlpack__)")
 _OF_CAPTURES = _Dtypes("float16, bfloat16, float32, int32, int64 or bool", "float",
                        "float16, float32, int32, int64 or bool (typestr <f2, <f4, <i4, <i8, |b1; bfloat16 needs "
                        "__dlpack__)")
@@ -480,14 +509,14 @@ class _ArrayApi:
         namespace = like.__array_namespace__()
         return namespace.empty(shape, dtype=getattr(namespace, dtype) if dtype else like.dtype, device=like.device)
 
-    def empty_e4m3(self, like: Any, shape: Sequence[int]) -> Any:
-        """Of bytes where the library has no float8_e4m3fn."""
+    def empty_of_8_bits(self, like: Any, shape: Sequence[int], dtype: str) -> Any:
+        """Of bytes where the library has no such dtype."""
         try:
-            return self.empty(like, shape, "float8_e4m3fn")
+            return self.empty(like, shape, dtype)
         except AttributeError:
             return self.empty(like, shape, "uint8")
 
-    def to_e4m3(self, out: Any) -> Any:
+    def to_8_bits(self, out: Any, dtype: str) -> Any:
         """What was made so, as the caller gets it."""
         return out
 
@@ -514,10 +543,10 @@ class _NumPy(_ArrayApi):
         numpy = importlib.import_module("numpy")
         return numpy.empty(shape, dtype=getattr(numpy, dtype) if dtype else like.dtype)
 
-    def empty_e4m3(self, like: Any, shape: Sequence[int]) -> Any:
+    def empty_of_8_bits(self, like: Any, shape: Sequence[int], dtype: str) -> Any:
         bytes_of_it = self.empty(like, shape, "uint8")
         ml_dtypes = sys.modules.get("ml_dtypes")
-        return bytes_of_it if ml_dtypes is None else bytes_of_it.view(ml_dtypes.float8_e4m3fn)
+        return bytes_of_it if ml_dtypes is None else bytes_of_it.view(getattr(ml_dtypes, dtype))
 
 
 class _CuPy(_ArrayApi):
@@ -559,11 +588,11 @@ class _Jax(_ArrayApi):
         with jax.default_device(next(iter(like.devices()))):
             return jax.numpy.empty(shape, dtype=getattr(jax.numpy, dtype) if dtype else like.dtype)
 
-    def empty_e4m3(self, like: Any, shape: Sequence[int]) -> Any:
-        return self.empty(like, shape, "uint8")  # its DLPack has no word for the other
+    def empty_of_8_bits(self, like: Any, shape: Sequence[int], dtype: str) -> Any:
+        return self.empty(like, shape, "uint8")  # its DLPack has no word for the others
 
-    def to_e4m3(self, out: Any) -> Any:
-        return out.view(importlib.import_module("jax").numpy.float8_e4m3fn)
+    def to_8_bits(self, out: Any, dtype: str) -> Any:
+        return out.view(getattr(importlib.import_module("jax").numpy, dtype))
 
     def check_out(self, name: str, out: Any) -> None:
         raise InvalidArgument(f"{name}: must not be an array of JAX, which are immutable")
@@ -641,8 +670,8 @@ def _no_array(name: str, array: Any) -> InvalidArgument:
 def _export(name: str, array: Any, stream: int) -> Any:
     if _known_library(type(array)) is _LIBRARIES["torch"]:
         return _describe_torch(name, array)
-    if str(getattr(array, "dtype", "")) == "float8_e4m3fn" and _known_library(type(array)) is _LIBRARIES["numpy"]:
-        return _describe_e4m3_of_numpy(array)
+    if _name_of_8_bits(array) and _known_library(type(array)) is _LIBRARIES["numpy"]:
+        return _describe_8_bits_of_numpy(array)
     if hasattr(array, "__dlpack__"):
         return _to_capsule(name, array, stream)
     if hasattr(array, "__cuda_array_interface__"):
@@ -679,7 +708,7 @@ def _to_capsule(name: str, array: Any, stream: int) -> Any:
 
 _TORCH_CODES = {
     "torch.float16": _FLOAT, "torch.bfloat16": _BFLOAT, "torch.float32": _FLOAT, "torch.int32": _INT,
-    "torch.int64": _INT, "torch.bool": _BOOL, "torch.float8_e4m3fn": _E4M3}
+    "torch.int64": _INT, "torch.bool": _BOOL, "torch.float8_e4m3fn": _E4M3, "torch.float8_e5m2": _E5M2}
 _TYPESTR_CODES = {"<f2": _FLOAT, "<f4": _FLOAT, "<i4": _INT, "<i8": _INT, "|b1": _BOOL}
 
 
@@ -698,9 +727,10 @@ def _describe_torch(name: str, tensor: Any) -> Any:
             8 * tensor.element_size(), tensor.shape, tensor.stride())
 
 
-def _describe_e4m3_of_numpy(array: Any) -> Any:
+def _describe_8_bits_of_numpy(array: Any) -> Any:
     """Of ml_dtypes, which NumPy has no word of DLPack for. An element is a byte."""
-    return array.ctypes.data, _CPU, 0, _E4M3, 8, array.shape, array.strides
+    code = _E5M2 if _name_of_8_bits(array) == "float8_e5m2" else _E4M3
+    return array.ctypes.data, _CPU, 0, code, 8, array.shape, array.strides
 
 
 _WRITTEN = ("out", "lse", "into", "memory", "k_cache", "v_cache", "q_out", "dq", "dk", "dv")

@@ -153,10 +153,10 @@ def append(engine: Engine | None, k: _Tensor, v: _Tensor, k_cache: _Tensor, v_ca
 # tensors: the options that are arrays. scale_of: a flashjit_scale_of.
 def quantize(engine: Engine | None, x: _Tensor, out: _Tensor, scale: _Tensor, tensors: dict[str, _Tensor],
              scale_of: int, scale_is_given: bool, block_size: int, rotates: bool, rotation_seed: int,
-             rotary_interleaved: bool, stream: int) -> None: ...
+             rotary_interleaved: bool, bytes_are_e5m2: bool, stream: int) -> None: ...
 # dtype and bias: (code, bits) in DLPack's terms, (0, 0) for no bias. flags: (causal, window, chunk, softcap, alibi,
 # sinks, boolean_mask, documents, prefix, tree, block_mask, dropout, dropout_mask, ragged, paged, e4m3, token_scales,
-# e4m3_queries, fast_sums, block_scales, k_rotary, latent, values_transposed, out_e4m3)
+# e4m3_queries, fast_sums, block_scales, k_rotary, latent, values_transposed, out_e4m3, e5m2)
 def prepare(engine: Engine | None, dtype: tuple[int, int], head_dim: int, head_dim_v: int, flags: tuple[bool, ...],
             bias: tuple[int, int], score: _Function | None, mask: _Function | None, kinds: tuple[bool, ...] | None,
             device: int) -> None: ...

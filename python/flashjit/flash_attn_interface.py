@@ -38,6 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 _Window = Sequence[int]
+_OF_8_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _OUTPUTS = (torch.float16, torch.bfloat16, torch.float32)
 
 # What the library calls them, and what these interfaces do.
@@ -77,9 +78,10 @@ def flash_attn_func(
     """Attention of sequences of one length, with gradients.
 
     q is (batch, seqlen_q, heads_q, head_dim), k and v are (batch, seqlen_k, heads_k, ...), of float16 or bfloat16, or of
-    float8_e4m3fn, without gradients: then q_descale, k_descale and v_descale, (batch, heads_k), are what they are
-    multiplied by, the result is of bfloat16, and v may come transposed, its keys contiguous. Returns (batch, seqlen_q, heads_q, head_dim_v), with return_attn_probs
-    also the log-sum-exp of each row's scores, float32 (batch, heads_q, seqlen_q). With causal, or a window_size (left,
+    float8_e4m3fn or float8_e5m2, without gradients: then q_descale, k_descale and v_descale, (batch, heads_k), are what
+    they are multiplied by, the result is of bfloat16, and v may come transposed, its keys contiguous. Returns (batch,
+    seqlen_q, heads_q, head_dim_v), with return_attn_probs also the log-sum-exp of each row's scores, float32 (batch,
+    heads_q, seqlen_q). With causal, or a window_size (left,
     right), query i stands at key i + seqlen_k - seqlen_q; a row that sees no key is 0. deterministic is of the
     gradients. s_aux, (heads_q), is of any floating dtype.
     """
@@ -425,7 +427,7 @@ def _options(q, k, qv, q_descale, k_descale, v_descale, softmax_scale, causal, w
 
 def _scales(q: Tensor, k: Tensor, q_descale: Optional[Tensor], k_descale: Optional[Tensor],
             v_descale: Optional[Tensor], cache: "Container[str]") -> "dict[str, Tensor]":  # fmt: skip
-    if q.dtype == torch.float8_e4m3fn:
+    if q.dtype in _OF_8_BITS:
         queries_of_head = q.shape[-2] // max(k.shape[-2], 1)
         return _given(q_scale=_scale_of_heads("q_scale", q_descale, k, queries_of_head),
                       k_scale=_scale_of_heads("k_scale", k_descale, k), v_scale=_scale_of_heads("v_scale", v_descale, k))
@@ -507,7 +509,7 @@ def _tensors(may_lack: bool = False, **tensors: Any) -> "list[Any]":
 
 def _may_stay_transposed(q: Tensor, v: Tensor) -> bool:
     """Whether the keys of each dim follow one another, of sequences of one length."""
-    if not q.dtype == v.dtype == torch.float8_e4m3fn or v.dim() != 4 or v.stride(1) != 1:
+    if q.dtype not in _OF_8_BITS or v.dtype != q.dtype or v.dim() != 4 or v.stride(1) != 1:
         return False
     return all(v.stride(dim) % 16 == 0 for dim in (0, 2, 3)) and v.data_ptr() % 16 == 0
 

@@ -177,10 +177,10 @@ def _shapes(q, k, v, *options, **named_options):
     _require_one_device(q, k, v, options, named_options)
     *batch, seqlen_q, heads_q, _ = q.shape  # packed sequences have no batch
     return (
-        q.new_empty((*batch, seqlen_q, heads_q, v.shape[-1]), dtype=torch.bfloat16 if _is_e4m3(q) else q.dtype),
+        q.new_empty((*batch, seqlen_q, heads_q, v.shape[-1]), dtype=torch.bfloat16 if _is_of_8_bits(q) else q.dtype),
         q.new_empty(
             (*batch, heads_q, seqlen_q),
-            dtype=torch.float32 if _is_e4m3(q) else torch.promote_types(q.dtype, torch.float32),
+            dtype=torch.float32 if _is_of_8_bits(q) else torch.promote_types(q.dtype, torch.float32),
         ),
     )
 
@@ -361,8 +361,8 @@ def _is_one_node(given: "Sequence[Tensor]", named: "dict[str, Tensor]") -> bool:
     return not has_captures and wants_none and has_memory
 
 
-def _is_e4m3(tensor: Tensor) -> bool:
-    return tensor.dtype == torch.float8_e4m3fn
+def _is_of_8_bits(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
@@ -372,7 +372,7 @@ def _as_autocast_wants(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor
         return q, k, v
     dtype = torch.get_autocast_dtype(device)
     # What is stored in 8 bits has scales of its own.
-    q, k, v = (rows if _is_e4m3(rows) else rows.to(dtype) for rows in (q, k, v))
+    q, k, v = (rows if _is_of_8_bits(rows) else rows.to(dtype) for rows in (q, k, v))
     return q, k, v
 
 

@@ -46,7 +46,9 @@ void quantize(const Tensor& x, const Tensor& out, const Tensor& scale, const Qua
   default_engine().quantize(x, out, scale, opts);
 }
 
-Quantized quantize(const Tensor& x, const QuantizeOptions& opts) { return default_engine().quantize(x, opts); }
+Quantized quantize(const Tensor& x, const QuantizeOptions& opts, DType dtype) {
+  return default_engine().quantize(x, opts, dtype);
+}
 
 void merge(const std::vector<Partial>& parts, const Tensor& out, const MergeOptions& opts) {
   default_engine().merge(parts, out, opts);

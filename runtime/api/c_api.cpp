@@ -117,8 +117,8 @@ void append(Engine& engine, const DLTensor* k, const DLTensor* v, const DLTensor
 void quantize(Engine& engine, const DLTensor* x, const DLTensor* out, const DLTensor* scale,
               const flashjit_quantize_options* options) {
   const MemoryKind kind = memory_of(engine);
-  engine.quantize(to_rows("x", x, kind), to_e4m3("out", out, kind), to_tensor("scale", scale, kind, "f32"),
-                  to_quantize_options(options, kind));
+  engine.quantize(to_rows("x", x, kind), to_8_bits("out", out, kind, format_of_bytes(options)),
+                  to_tensor("scale", scale, kind, "f32"), to_quantize_options(options, kind));
 }
 
 void dropout_mask(const flashjit::Dropout& dropout, const flashjit::CallShape& shape, std::uint8_t* kept) {

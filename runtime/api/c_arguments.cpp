@@ -197,6 +197,13 @@ AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind
   return options;
 }
 
+DType format_of_bytes(const flashjit_quantize_options* given) {
+  if (!given) return DType::e4m3;
+  const auto c = read_struct(*given);
+  require_zero("reserved", c.reserved);
+  return to_bool("bytes_are_e5m2", c.bytes_are_e5m2) ? DType::e5m2 : DType::e4m3;
+}
+
 QuantizeOptions to_quantize_options(const flashjit_quantize_options* given, MemoryKind kind) {
   QuantizeOptions options;
   if (!given) return options;
@@ -229,7 +236,6 @@ Problem to_problem(const flashjit_problem* given) {
   const auto dtype = to_dtype(c.dtype);
   if (!dtype) reject("dtype: must be f16 or bf16, was {}", to_string(c.dtype));
   require_zero("reserved", c.reserved);
-  require_zero("reserved_end", c.reserved_end);
   Problem problem{.dtype = *dtype,
                   .head_dim = c.head_dim,
                   .head_dim_v = c.head_dim_v == 0 ? c.head_dim : c.head_dim_v,
@@ -253,6 +259,7 @@ Problem to_problem(const flashjit_problem* given) {
                   .latent = to_bool("latent", c.latent),
                   .values_transposed = to_bool("values_transposed", c.values_transposed),
                   .out_e4m3 = to_bool("out_e4m3", c.out_e4m3),
+                  .e5m2 = to_bool("e5m2", c.e5m2),
                   .bias = bias_function(c.bias),
                   .boolean_mask = flagged_function(FunctionKind::boolean_mask, c.boolean_mask),
                   .documents = flagged_function(FunctionKind::documents, c.documents),

@@ -38,7 +38,7 @@ inline Engine& engine_of(flashjit_engine* engine) { return engine ? engine->engi
 inline MemoryKind memory_of(const Engine& engine) { return engine.emulates() ? MemoryKind::host : MemoryKind::device; }
 
 // For errors: what an argument may be.
-inline constexpr const char *kRowDTypes = "f16 or bf16", *kKeyDTypes = "f16, bf16 or e4m3";
+inline constexpr const char *kRowDTypes = "f16 or bf16", *kKeyDTypes = "f16, bf16, e4m3 or e5m2";
 
 inline Tensor to_rows(const char* name, const DLTensor* tensor, MemoryKind kind) {
   return to_tensor(name, tensor, kind, kRowDTypes);
@@ -53,6 +53,7 @@ EngineOptions to_engine_options(const flashjit_engine_options* given);
 AttentionOptions to_attention_options(const flashjit_attention_options* given, MemoryKind kind);
 AppendOptions to_append_options(const flashjit_append_options* given, MemoryKind kind);
 QuantizeOptions to_quantize_options(const flashjit_quantize_options* given, MemoryKind kind);  // null: none
+DType format_of_bytes(const flashjit_quantize_options* given);                                 // likewise: e4m3
 bool is_deterministic(const flashjit_gradients& given);
 Problem to_problem(const flashjit_problem* given);
 BackwardProblem to_backward_problem(const flashjit_problem* given, const flashjit_gradient_kinds* kinds);

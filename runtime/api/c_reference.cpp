@@ -86,7 +86,7 @@ Dims lse_dims(const Dims& out) {
 
 void compute(Engine& engine, const DLTensor* q, const DLTensor* k, const DLTensor* v, const DLTensor* out,
              const DLTensor* lse, const flashjit_attention_options* options) {
-  constexpr const char* kKeys = "f16, bf16, f32, f64 or e4m3";
+  constexpr const char* kKeys = "f16, bf16, f32, f64, e4m3 or e5m2";
   // One after the other, so that of several errors the first is told.
   const Tensor q_view = host_view("q", q), k_view = host_view("k", k, kKeys), v_view = host_view("v", v, kKeys);
   const Doubles to("out", &require("out", out)), to_lse("lse", lse);

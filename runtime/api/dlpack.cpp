@@ -6,8 +6,8 @@
 namespace flashjit::runtime {
 namespace {
 
-constexpr std::uint8_t kBool = 6;   // kDLBool, which DLPack has had since version 0.8
-constexpr std::uint8_t kE4m3 = 10;  // kDLFloat8_e4m3fn, since 1.1
+constexpr std::uint8_t kBool = 6;               // kDLBool, which DLPack has had since version 0.8
+constexpr std::uint8_t kE4m3 = 10, kE5m2 = 12;  // kDLFloat8_e4m3fn and kDLFloat8_e5m2, since 1.1
 
 bool is(DLDataType dtype, std::uint8_t code, int bits) noexcept {
   return dtype.code == code && dtype.bits == bits && dtype.lanes == 1;
@@ -27,8 +27,6 @@ const char* name_of(std::uint8_t code) noexcept {
       return "complex";
     case kBool:
       return "bool";
-    case kE4m3:
-      return "float8_e4m3fn";
     default:
       return nullptr;  // types that DLPack got later
   }
@@ -87,6 +85,7 @@ std::optional<DType> to_dtype(DLDataType dtype) noexcept {
   if (is(dtype, kDLInt, 64)) return DType::i64;
   if (is(dtype, kBool, 8)) return DType::boolean;
   if (is(dtype, kE4m3, 8)) return DType::e4m3;
+  if (is(dtype, kE5m2, 8)) return DType::e5m2;
   if (is(dtype, kDLFloat, 64)) return DType::f64;
   return std::nullopt;
 }
@@ -111,11 +110,11 @@ Tensor to_tensor(const char* name, const DLTensor* tensor, MemoryKind kind, cons
   return tensor->strides ? Tensor(data, *dtype, shape, Dims(tensor->strides, rank)) : Tensor(data, *dtype, shape);
 }
 
-Tensor to_e4m3(const char* name, const DLTensor* tensor, MemoryKind kind) {
-  constexpr const char* kWanted = "e4m3, or uint8 in its place";
+Tensor to_8_bits(const char* name, const DLTensor* tensor, MemoryKind kind, DType of_bytes) {
+  constexpr const char* kWanted = "e4m3 or e5m2, or uint8 in its place";
   if (!tensor || !is(tensor->dtype, kDLUInt, 8)) return to_tensor(name, tensor, kind, kWanted);
   DLTensor bytes = *tensor;
-  bytes.dtype.code = kE4m3;
+  bytes.dtype.code = of_bytes == DType::e5m2 ? kE5m2 : kE4m3;
   return to_tensor(name, &bytes, kind, kWanted);
 }
 

@@ -22,7 +22,7 @@ std::string to_string(DLDataType dtype);
 // dtypes, for the message: "f16 or bf16". Throws Error(invalid_argument) for what is no view: null, in another kind of
 // memory, of no DType, or with more dimensions than Dims has.
 Tensor to_tensor(const char* name, const DLTensor* tensor, MemoryKind kind, const char* wanted);
-// Likewise of e4m3, or of bytes, which libraries without that dtype have in its place.
-Tensor to_e4m3(const char* name, const DLTensor* tensor, MemoryKind kind);
+// Likewise of e4m3 or e5m2, or of bytes, which libraries without that dtype have in its place.
+Tensor to_8_bits(const char* name, const DLTensor* tensor, MemoryKind kind, DType of_bytes);
 
 }  // namespace flashjit::runtime

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows made e4m3 by the engine's device.
+// Rows made e4m3 or e5m2 by the engine's device.
 #include "flashjit/engine.h"
+#include "generator/dtype.h"
 #include "runtime/api/engine_impl.h"
 #include "runtime/call/quantize.h"
 #include "runtime/support/reject.h"
@@ -30,7 +31,8 @@ void Engine::quantize(const Tensor& x, const Tensor& out, const Tensor& scale, c
   run(last_pass(call));
 }
 
-Quantized Engine::quantize(const Tensor& x, const QuantizeOptions& opts) {
+Quantized Engine::quantize(const Tensor& x, const QuantizeOptions& opts, DType dtype) {
+  if (!generator::is_of_8_bits(dtype)) runtime::reject("dtype: must be e4m3 or e5m2, was {}", to_string(dtype));
   if (opts.scale_is_given) runtime::reject("scale_is_given: must be false where scales are made, was true");
   const Dims of_scales = runtime::scale_shape(x, opts);
   runtime::Operands operands;
@@ -38,7 +40,7 @@ Quantized Engine::quantize(const Tensor& x, const QuantizeOptions& opts) {
   runtime::check_shape("x", rows, runtime::kRowsRules);
   runtime::add_operand(operands, "x", rows, runtime::Operand::Role::rows, false);
   const int device = impl_->backend.output_device(operands, opts.stream);
-  Quantized made{DeviceTensor::allocate(DType::e4m3, x.shape, opts.stream, device),
+  Quantized made{DeviceTensor::allocate(dtype, x.shape, opts.stream, device),
                  DeviceTensor::allocate(DType::f32, of_scales, opts.stream, device)};
   quantize(x, made.out, made.scale, opts);
   return made;

@@ -52,6 +52,7 @@ emulator::TensorElement element_of(DType dtype) {
     case DType::bf16:
       return emulator::TensorElement::bf16;
     case DType::e4m3:
+    case DType::e5m2:
       return emulator::TensorElement::u8;
     default:
       break;

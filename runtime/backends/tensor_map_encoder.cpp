@@ -18,6 +18,7 @@ CUtensorMapDataType element_of(DType dtype) {
     case DType::bf16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case DType::e4m3:
+    case DType::e5m2:
       return CU_TENSOR_MAP_DATA_TYPE_UINT8;
     default:
       break;

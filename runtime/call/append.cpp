@@ -91,8 +91,8 @@ void check_all_rows(const AppendCall& call) {
   check_rows_like("k", k, k.dtype, {}, "k", k);
   check_rows_like("v", call.v, k.dtype, {batch_dim, seqlen_dim, heads_dim}, "k", k);
   const DType cached = call.k_cache.dtype;
-  if (cached != k.dtype && cached != DType::e4m3)
-    reject("k_cache: dtype must be {} like that of k, or e4m3, was {}", to_string(k.dtype), to_string(cached));
+  if (cached != k.dtype && !generator::is_of_8_bits(cached))
+    reject("k_cache: dtype must be {} like that of k, e4m3 or e5m2, was {}", to_string(k.dtype), to_string(cached));
   if (call.v_cache.dtype != cached)
     reject("v_cache: dtype must be {} like that of k_cache, was {}", to_string(cached), to_string(call.v_cache.dtype));
   check_rows_like("k_cache", call.k_cache, cached, {heads_dim, head_dim_dim}, "k", k);
@@ -197,16 +197,28 @@ generator::AppendKernel wanted_kernel(const AppendProblem& problem) {
   if (problem.dtype > DType::bf16) reject("dtype: must be f16 or bf16, was {}", to_string(problem.dtype));
   if (problem.rotary_interleaved && !problem.rotary)
     reject("rotary_interleaved: must be false without rotary, was true");
-  if (!problem.rotary) return {problem.dtype, generator::Rotary::none, problem.dtype, problem.to_e4m3};
+  const DType cache = problem.cache_dtype.value_or(problem.dtype);
+  if (cache != problem.dtype && !generator::is_of_8_bits(cache))
+    reject("cache_dtype: must be {} like dtype, e4m3 or e5m2, was {}", to_string(problem.dtype), to_string(cache));
+  if (!problem.rotary) return {problem.dtype, generator::Rotary::none, problem.dtype, cache};
   if (*problem.rotary > DType::f32) reject("rotary: must be f16, bf16 or f32, was {}", to_string(*problem.rotary));
   const auto kind = problem.rotary_interleaved ? generator::Rotary::neighbours : generator::Rotary::halves;
-  return {problem.dtype, kind, *problem.rotary, problem.to_e4m3};
+  return {problem.dtype, kind, *problem.rotary, cache};
+}
+
+// must_be: of the kernel's dtype.
+void require_conversion(fmt::format_string<const char*> must_be, const generator::AppendKernel& wanted,
+                        const Architecture& architecture) {
+  if (wanted.cache == wanted.dtype || generator::converts_to_8_bits(architecture)) return;
+  throw Error(ErrorCode::unsupported, fmt::format("{} on {}, which has no instruction for {}, was {}",
+                                                  fmt::format(must_be, to_string(wanted.dtype)), architecture.name,
+                                                  to_string(wanted.cache), to_string(wanted.cache)));
 }
 
 const generator::PlainKernel& rendered(const generator::AppendKernel& wanted, const Architecture& architecture,
                                        PlainKernels& kernels) {
   return kernels.get(fmt::format("append {} {} {} {} {}", to_string(wanted.dtype), static_cast<int>(wanted.rotary),
-                                 to_string(wanted.table), wanted.to_e4m3, architecture.name),
+                                 to_string(wanted.table), to_string(wanted.cache), architecture.name),
                      [&](const auto& templates) { return generator::render_append(wanted, architecture, templates); });
 }
 
@@ -250,30 +262,23 @@ std::int64_t AppendCall::rows_of_sequence() const noexcept {
 
 const generator::PlainKernel& append_kernel(const AppendProblem& problem, const Architecture& architecture,
                                             PlainKernels& kernels) {
-  if (problem.to_e4m3 && !generator::converts_to_e4m3(architecture))
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("to_e4m3: must be false on {}, which has no instruction for it, was true", architecture.name));
-  return rendered(wanted_kernel(problem), architecture, kernels);
+  const generator::AppendKernel wanted = wanted_kernel(problem);
+  require_conversion("cache_dtype: must be {} like dtype", wanted, architecture);
+  return rendered(wanted, architecture, kernels);
 }
 
 PlainLaunch make_append_launch(const AppendCall& call, const Architecture& architecture, PlainKernels& kernels) {
   const generator::AppendArguments arguments = append_arguments(call);
   const GivenRotary rotary(call.opts);
-  const bool to_e4m3 = call.k_cache.dtype == DType::e4m3;
-  if (to_e4m3 && !generator::converts_to_e4m3(architecture))
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("k_cache: dtype must be {} like that of k on {}, which has no instruction for e4m3, was e4m3",
-                    to_string(call.k.dtype), architecture.name));
   std::int64_t blocks = 0;
   if (__builtin_mul_overflow(call.tokens(), arguments.blocks_of_token, &blocks)) blocks = INT64_MAX;
-  const generator::AppendKernel wanted{call.k.dtype, rotary.kind(), rotary.dtype(call.k.dtype), to_e4m3};
+  const generator::AppendKernel wanted{call.k.dtype, rotary.kind(), rotary.dtype(call.k.dtype), call.k_cache.dtype};
+  require_conversion("k_cache: dtype must be {} like that of k", wanted, architecture);
   const generator::PlainKernel& kernel = rendered(wanted, architecture, kernels);
   PlainLaunch made = plain_launch(kernel, blocks, "k");
-  if (to_e4m3)
+  if (wanted.cache != wanted.dtype)
     made.launch.write_argument(
-        0, generator::AppendToE4m3Arguments{arguments,
+        0, generator::AppendScaledArguments{arguments,
                                             {scales_of(call, call.opts.k_scale), scales_of(call, call.opts.v_scale)}});
   else
     made.launch.write_argument(0, arguments);

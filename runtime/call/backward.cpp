@@ -189,7 +189,8 @@ BackwardCall validate_backward(const GivenGradients& given) {
   if (given.opts.k_rotary) throw Error(ErrorCode::unsupported, "k_rotary: must not be given, it has no gradient yet");
   BackwardCall call{validate_inputs(given.q, given.k, given.v, given.opts), given, {}, 0, {}};
   if (call.forward.problem.e4m3)
-    throw Error(ErrorCode::unsupported, "k: must not be e4m3, which has no backward kernels yet");
+    throw Error(ErrorCode::unsupported, fmt::format("k: must not be {}, which has no backward kernels yet",
+                                                    to_string(kv_dtype(call.forward.problem))));
   call.forward.problem = generator::backward_problem(call.forward.problem);
   const Dims out = call.forward.out_shape();
   Operands& operands = call.forward.operands;

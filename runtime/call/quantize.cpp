@@ -45,7 +45,7 @@ void check_x_and_out(const Tensor& x, const Tensor& out) {
   if (head_dim == 0 || head_dim % kQuantizeHeadDimStep != 0 || head_dim > generator::kQuantizeMaxHeadDim)
     reject("x: head_dim must be a multiple of {} from {} to {}, was {}", kQuantizeHeadDimStep, kQuantizeHeadDimStep,
            generator::kQuantizeMaxHeadDim, head_dim);
-  if (out.dtype != DType::e4m3) reject("out: dtype must be e4m3, was {}", to_string(out.dtype));
+  if (!generator::is_of_8_bits(out.dtype)) reject("out: dtype must be e4m3 or e5m2, was {}", to_string(out.dtype));
   check_shape("out", out, kRowsRules);
   for (int dim = 0; dim < kRank; ++dim) require_size("out", out, kRowsRules, dim, x.shape[dim], "x");
 }
@@ -197,14 +197,16 @@ generator::QuantizePass last_pass(const QuantizeCall& call) noexcept {
 PlainLaunch make_quantize_launch(const QuantizeCall& call, generator::QuantizePass pass,
                                  const Architecture& architecture, std::int64_t resident_blocks,
                                  PlainKernels& kernels) {
-  if (!generator::converts_to_e4m3(architecture))
-    throw Error(ErrorCode::unsupported,
-                fmt::format("out: dtype e4m3 takes compute capability 8.9 or more, was on {}", architecture.name));
-  const generator::QuantizeKernel wanted{call.x.dtype, call.x.shape[head_dim_dim], call.opts.rotation_seed.has_value(),
-                                         call.rotary().kind(), call.rotary().dtype(call.x.dtype)};
+  if (!generator::converts_to_8_bits(architecture))
+    throw Error(ErrorCode::unsupported, fmt::format("out: dtype {} takes compute capability 8.9 or more, was on {}",
+                                                    to_string(call.out.dtype), architecture.name));
+  const generator::QuantizeKernel wanted{
+      call.x.dtype,         call.x.shape[head_dim_dim],        call.opts.rotation_seed.has_value(),
+      call.rotary().kind(), call.rotary().dtype(call.x.dtype), call.out.dtype};
   const generator::PlainKernel& kernel = kernels.get(
-      fmt::format("quantize {} {} {} {} {} {} {}", static_cast<int>(pass), to_string(wanted.dtype), wanted.head_dim,
-                  wanted.rotates, static_cast<int>(wanted.rotary), to_string(wanted.table), architecture.name),
+      fmt::format("quantize {} {} {} {} {} {} {} {}", static_cast<int>(pass), to_string(wanted.dtype),
+                  to_string(wanted.stored), wanted.head_dim, wanted.rotates, static_cast<int>(wanted.rotary),
+                  to_string(wanted.table), architecture.name),
       [&](const auto& templates) { return generator::render_quantize(wanted, pass, architecture, templates); });
   PlainLaunch made = plain_launch(kernel, call.blocks(), "x");
   const generator::QuantizeArguments arguments = quantize_arguments(call);

@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "generator/dtype.h"
 #include "runtime/call/forward_arguments.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/call/validate.h"
@@ -27,7 +28,7 @@ bool lse_lacks_batch(const AttentionOptions& opts) noexcept {
 
 // Of tokens, which calls with q of e4m3 have not.
 bool scale_lacks_batch(const std::optional<Tensor>& scale, const Tensor& q, const AttentionOptions& opts) noexcept {
-  return scale && q.dtype != DType::e4m3 && opts.cu_seqlens_kv && scale->shape.size() == 2 &&
+  return scale && !generator::is_of_8_bits(q.dtype) && opts.cu_seqlens_kv && scale->shape.size() == 2 &&
          scale->strides.size() == 2;
 }
 

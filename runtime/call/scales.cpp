@@ -6,6 +6,7 @@
 #include <string>
 
 #include "generator/arguments.h"
+#include "generator/dtype.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/support/ceil_quotient.h"
 #include "runtime/support/reject.h"
@@ -62,8 +63,9 @@ Tensor form_of(const std::optional<Tensor>& scale, const Tensor& rows, OwnDim ow
 void check_scales(const GivenScales& scales, const char* rows_name, const Tensor& rows) {
   if (!scales.k && !scales.v) return;
   const char* const first = scales.k ? "k_scale" : "v_scale";
-  if (rows.dtype != DType::e4m3)
-    reject("{}: must not be given unless {} is of e4m3, which was of {}", first, rows_name, to_string(rows.dtype));
+  if (!generator::is_of_8_bits(rows.dtype))
+    reject("{}: must not be given unless {} is of e4m3 or e5m2, which was of {}", first, rows_name,
+           to_string(rows.dtype));
   if (!scales.k || !scales.v) reject("{}: must be given beside {}, was not", scales.k ? "v_scale" : "k_scale", first);
   check_scale("k_scale", *scales.k, rows_name, rows);
   check_scale("v_scale", *scales.v, rows_name, rows);

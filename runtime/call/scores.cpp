@@ -46,7 +46,7 @@ const generator::FunctionText* function_of(generator::FunctionKind kind, const s
 void require_e4m3_options(const AttentionOptions& opts, DType q_dtype) {
   if (opts.accumulate != Accumulate::exact && opts.accumulate != Accumulate::fast)
     reject("accumulate: must be exact or fast, was {}", static_cast<int>(opts.accumulate));
-  if (q_dtype == DType::e4m3) {
+  if (generator::is_of_8_bits(q_dtype)) {
     if (opts.out_dtype && *opts.out_dtype != DType::e4m3 && !generator::has_kernels(*opts.out_dtype))
       reject("out_dtype: must be f16, bf16 or e4m3, was {}", to_string(*opts.out_dtype));
     if (opts.out_scale && opts.out_dtype != DType::e4m3)
@@ -59,7 +59,7 @@ void require_e4m3_options(const AttentionOptions& opts, DType q_dtype) {
                             : opts.out_dtype                       ? "out_dtype"
                             : opts.out_scale                       ? "out_scale"
                                                                    : nullptr;
-  if (given) reject("{}: must not be given unless q is of e4m3, which was of {}", given, to_string(q_dtype));
+  if (given) reject("{}: must not be given unless q is of e4m3 or e5m2, which was of {}", given, to_string(q_dtype));
 }
 
 float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim) {
@@ -79,8 +79,9 @@ float softmax_scale_of(const AttentionOptions& opts, std::int64_t head_dim) {
 
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts, const Masks& masks,
                    std::optional<DType> kv_dtype) {
-  const bool has_e4m3_queries = dtype == DType::e4m3;
-  const bool is_e4m3 = kv_dtype.value_or(dtype) == DType::e4m3;
+  const DType of_keys = kv_dtype.value_or(dtype);
+  const bool has_e4m3_queries = generator::is_of_8_bits(dtype);
+  const bool is_e4m3 = generator::is_of_8_bits(of_keys);
   const bool is_written_in_e4m3 = has_e4m3_queries && opts.out_dtype == DType::e4m3;
   const bool has_block_scales =
       has_e4m3_queries && (is_of_blocks(opts.q_scale) || is_of_blocks(opts.k_scale) || is_of_blocks(opts.v_scale));
@@ -108,6 +109,7 @@ Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOpt
           .block_scales = has_block_scales,
           .k_rotary = opts.k_rotary.has_value(),
           .out_e4m3 = is_written_in_e4m3,
+          .e5m2 = of_keys == DType::e5m2,
           .bias = function_of(FunctionKind::bias, opts.bias),
           .boolean_mask = function_of(FunctionKind::boolean_mask, opts.boolean_mask),
           .documents = function_of(FunctionKind::documents, opts.documents),
@@ -128,9 +130,10 @@ Dims block_mask_dims(const CallShape& shape) {
 Problem problem_of(DType dtype, int head_dim, int head_dim_v, const AttentionOptions& opts,
                    std::optional<DType> kv_dtype) {
   runtime::require_e4m3_options(opts, dtype);
-  if (kv_dtype && *kv_dtype != dtype && *kv_dtype != DType::e4m3)
-    runtime::reject("kv_dtype: must be {} like dtype{}, was {}", to_string(dtype),
-                    dtype == DType::e4m3 ? "" : ", or e4m3", to_string(*kv_dtype));
+  const bool is_of_8_bits = generator::is_of_8_bits(dtype);
+  if (kv_dtype && *kv_dtype != dtype && (is_of_8_bits || !generator::is_of_8_bits(*kv_dtype)))
+    runtime::reject("kv_dtype: must be {} like dtype{}, was {}", to_string(dtype), is_of_8_bits ? "" : ", e4m3 or e5m2",
+                    to_string(*kv_dtype));
   const Problem problem = runtime::problem_of(dtype, head_dim, head_dim_v, opts, runtime::masks_of(opts), kv_dtype);
   validate(problem);
   runtime::softmax_scale_of(opts, head_dim);

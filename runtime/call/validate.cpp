@@ -21,6 +21,8 @@
 namespace flashjit::runtime {
 namespace {
 
+using generator::is_of_8_bits;
+
 constexpr std::int64_t kMaxTiles = (std::int64_t{1} << 31) - 1;
 constexpr int kSmallestBlockQ = 16;
 constexpr int kHeadDimStep = 8;
@@ -31,15 +33,15 @@ void check_dtype(const char* name, const Tensor& tensor, DType wanted) {
 }
 
 void check_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
-  if (!generator::has_kernels(q.dtype) && q.dtype != DType::e4m3)
-    reject("q: dtype must be f16, bf16 or e4m3, was {}", to_string(q.dtype));
-  if (k.dtype != DType::e4m3) {
-    if (q.dtype == DType::e4m3) reject("k: dtype must be e4m3 like that of q, was {}", to_string(k.dtype));
+  if (!generator::has_kernels(q.dtype) && !is_of_8_bits(q.dtype))
+    reject("q: dtype must be f16, bf16, e4m3 or e5m2, was {}", to_string(q.dtype));
+  if (is_of_8_bits(q.dtype)) check_dtype("k", k, q.dtype);
+  if (!is_of_8_bits(k.dtype)) {
     if (k.dtype != q.dtype)
-      reject("k: dtype must be {} like that of q, or e4m3, was {}", to_string(q.dtype), to_string(k.dtype));
+      reject("k: dtype must be {} like that of q, e4m3 or e5m2, was {}", to_string(q.dtype), to_string(k.dtype));
     check_dtype("v", v, q.dtype);
   } else if (v.dtype != k.dtype) {
-    reject("v: dtype must be e4m3 like that of k, was {}", to_string(v.dtype));
+    reject("v: dtype must be {} like that of k, was {}", to_string(k.dtype), to_string(v.dtype));
   }
 }
 
@@ -47,20 +49,20 @@ void check_dtypes(const Tensor& q, const Tensor& k, const Tensor& v) {
 void check_head_dim(const char* name, const Tensor& tensor, int largest, DType q_dtype, DType k_dtype,
                     bool has_k_rotary) {
   const std::int64_t head_dim = tensor.shape[head_dim_dim];
-  const bool is_of_e4m3 = q_dtype == DType::e4m3, is_beside_e4m3 = k_dtype == DType::e4m3;
-  const int step = is_of_e4m3 ? generator::kHeadDimStepOfE4m3 : kHeadDimStep;
-  if (is_beside_e4m3 && !has_k_rotary) largest = generator::kMostUsualHeadDim;
+  const bool is_q_of_8_bits = is_of_8_bits(q_dtype), is_k_of_8_bits = is_of_8_bits(k_dtype);
+  const int step = is_q_of_8_bits ? generator::kHeadDimStepOfE4m3 : kHeadDimStep;
+  if (is_k_of_8_bits && !has_k_rotary) largest = generator::kMostUsualHeadDim;
   if (head_dim < step || head_dim > largest || head_dim % step != 0)
     reject("{}: head_dim must be a multiple of {} from {} to {}{}, was {}", name, step, step, largest,
-           is_of_e4m3                        ? " beside q of e4m3"
-           : is_beside_e4m3 && !has_k_rotary ? " beside k of e4m3"
+           is_q_of_8_bits                    ? fmt::format(" beside q of {}", to_string(q_dtype))
+           : is_k_of_8_bits && !has_k_rotary ? fmt::format(" beside k of {}", to_string(k_dtype))
                                              : "",
            head_dim);
 }
 
 // Keys in two tensors: rows alike, columns one behind the other.
 void check_k_rotary(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_rotary) {
-  if (q.dtype == DType::e4m3) reject("k_rotary: must not be given beside q of e4m3");
+  if (is_of_8_bits(q.dtype)) reject("k_rotary: must not be given beside q of {}", to_string(q.dtype));
   check_dtype("k_rotary", k_rotary, q.dtype);
   check_shape("k_rotary", k_rotary, kRowsRules);
   for (const Dim dim : {batch_dim, seqlen_dim, heads_dim})
@@ -80,7 +82,7 @@ void check_k_rotary(const Tensor& q, const Tensor& k, const Tensor& v, const Ten
 
 // Whether v comes transposed, where that may be.
 bool has_transposed_values(const Tensor& q, const Tensor& v, bool ragged) {
-  if (q.dtype != DType::e4m3 || !comes_transposed(v)) return false;
+  if (!is_of_8_bits(q.dtype) || !comes_transposed(v)) return false;
   if (ragged)
     reject(
         "v: the last dimension must be contiguous (stride 1) for a batch whose sequences are not equally long, its "
@@ -327,7 +329,8 @@ void add_scales(ForwardCall& call, const AttentionOptions& opts) {
 void add_dropout(ForwardCall& call, const AttentionOptions& opts) {
   call.dropout = opts.dropout;
   if (call.problem.e4m3_queries && (call.problem.dropout || opts.dropout_mask))
-    reject("{}: must not be given beside q of e4m3", call.problem.dropout ? "dropout" : "dropout_mask");
+    reject("{}: must not be given beside q of {}", call.problem.dropout ? "dropout" : "dropout_mask",
+           to_string(q_dtype(call.problem)));
   const WantedDim batch{"batch", call.batch, true}, heads{"num_heads", call.num_heads_q, true};
   const WantedDim queries{queries_name(call), call.seqlen_q, true}, keys{keys_name(call), call.seqlen_kv};
   call.dropout_mask = add_called(call, "dropout_mask", opts.dropout_mask, {batch, heads, queries, keys});
@@ -392,7 +395,8 @@ void add_plan(ForwardCall& call, const AttentionOptions& opts) {
   call.fixed_split = opts.fixed_split_size;
   if (call.fixed_split < 0) reject("fixed_split_size: must be at least 1, or 0 for none, was {}", call.fixed_split);
   if (call.fixed_split > 0 && call.problem.e4m3)
-    reject("fixed_split_size: must be 0 where k and v are of e4m3, was {}", call.fixed_split);
+    reject("fixed_split_size: must be 0 where k and v are of {}, was {}", to_string(kv_dtype(call.problem)),
+           call.fixed_split);
   if (call.fixed_split > 0 && call.variant)
     if (const std::string why = generator::why_not_invariant(*call.variant); !why.empty()) reject("{}", why);
   if (!opts.plan) return;

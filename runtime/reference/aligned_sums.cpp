@@ -8,18 +8,21 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr int kBitsKept = 13;          // behind the point
-constexpr int kSmallestExponent = -6;  // of normal numbers of e4m3; subnormal ones have their point there, too
+constexpr int kBitsKept = 13;  // behind the point
+
+// Of normal numbers; subnormal ones have their point there, too.
+int smallest_exponent(DType format) noexcept { return format == DType::e5m2 ? -14 : -6; }
 
 // Of a number that is not subnormal as an f32; far below all others of 0.
 int exponent_of(float value) noexcept {
   return static_cast<int>(std::bit_cast<std::uint32_t>(value) >> 23 & 0xff) - 127;
 }
-int exponent_of_element(float element) noexcept { return std::max(exponent_of(element), kSmallestExponent); }
 
 }  // namespace
 
-float add_aligned(float sum, const float* a, const float* b, std::int64_t stride, int count) noexcept {
+float add_aligned(float sum, const float* a, const float* b, std::int64_t stride, int count, DType format) noexcept {
+  const int smallest = smallest_exponent(format);
+  const auto exponent_of_element = [&](float element) { return std::max(exponent_of(element), smallest); };
   int largest = exponent_of(sum);
   double plain = sum;
   for (int i = 0; i < count; ++i) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "flashjit/reference.h"
+#include "generator/dtype.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/reference/rotary.h"
 
@@ -95,12 +96,12 @@ class Appender {
       char* const into = element_of(to, target.head(to, head));
       const std::int64_t width = from.shape[runtime::head_dim_dim];
       const bool has_rotary = turns && opts_.rotary_cos;
-      if (to.dtype == DType::e4m3) {
+      if (generator::is_of_8_bits(to.dtype)) {
         std::vector<float> values(static_cast<std::size_t>(width));
         for (std::int64_t i = 0; i < width; ++i)
           values[static_cast<std::size_t>(i)] = static_cast<float>(load_element(row, from.dtype, i));
         if (has_rotary) turn_row(values.data(), DType::f32, rotary_, position);
-        store_scaled(values, into, scale, target, head);
+        store_scaled(values, into, to.dtype, scale, target, head);
       } else {
         std::memmove(into, row, static_cast<std::size_t>(width) * size_of(from.dtype));
         if (has_rotary) turn_row(into, from.dtype, rotary_, position);
@@ -110,10 +111,10 @@ class Appender {
   static char* element_of(const Tensor& tensor, std::int64_t index) {
     return static_cast<char*>(tensor.data) + index * static_cast<std::int64_t>(size_of(tensor.dtype));
   }
-  // In e4m3, divided by their scale, which those of tokens are given here.
-  void store_scaled(const std::vector<float>& values, void* into, const std::optional<Tensor>& scale,
+  // In 8 bits, divided by their scale, which those of tokens are given here.
+  void store_scaled(const std::vector<float>& values, void* into, DType dtype, const std::optional<Tensor>& scale,
                     const TokenPlace& target, std::int64_t head) const {
-    constexpr float kLargest = 448;
+    const auto largest_stored = static_cast<float>(generator::largest_of_8_bits(dtype));
     float divisor = 1;
     if (scale) {
       const Tensor form = runtime::in_one_form(scale, call_.k_cache);
@@ -122,12 +123,12 @@ class Appender {
         float largest = 0;
         for (const float value : values)
           if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
-        store_element(form.data, DType::f32, at, std::max(largest / kLargest, std::numeric_limits<float>::min()));
+        store_element(form.data, DType::f32, at, std::max(largest / largest_stored, std::numeric_limits<float>::min()));
       }
       divisor = static_cast<float>(load_element(form.data, DType::f32, at));
     }
     for (std::size_t i = 0; i < values.size(); ++i)
-      store_element(into, DType::e4m3, static_cast<std::int64_t>(i), values[i] / divisor);
+      store_element(into, dtype, static_cast<std::int64_t>(i), values[i] / divisor);
   }
 
   const AppendCall& call_;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "flashjit/reference.h"
+#include "generator/dtype.h"
 #include "runtime/call/ragged.h"
 #include "runtime/reference/check_call.h"
 #include "runtime/reference/head_view.h"
@@ -237,7 +238,8 @@ class BackwardHead {
 
 void check_backward(const Inputs& inputs) {
   check_inputs(inputs.q, inputs.k, inputs.v, inputs.opts);
-  if (inputs.k.dtype == DType::e4m3) reject("k: must not be e4m3, which has no gradient");
+  if (generator::is_of_8_bits(inputs.k.dtype))
+    reject("k: must not be {}, which has no gradient", to_string(inputs.k.dtype));
   if (inputs.opts.k_rotary) reject("k_rotary: must not be given, it has no gradient");
   const Dims out{inputs.q.shape[batch_dim], inputs.q.shape[seqlen_dim], inputs.q.shape[heads_dim],
                  inputs.v.shape[head_dim_dim]};

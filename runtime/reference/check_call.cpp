@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "generator/dtype.h"
 #include "runtime/call/masks.h"
 #include "runtime/call/ragged.h"
 #include "runtime/call/scales.h"
@@ -58,7 +59,7 @@ void check_of_heads(const char* name, const std::optional<Tensor>& given, const 
 
 void check_k_rotary(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_rotary) {
   check_view("k_rotary", k_rotary);
-  if (q.dtype == DType::e4m3) reject("k_rotary: must not be given beside q of e4m3");
+  if (generator::is_of_8_bits(q.dtype)) reject("k_rotary: must not be given beside q of {}", to_string(q.dtype));
   check_dtype("k_rotary", k_rotary, "q", q);
   for (const Dim dim : {batch_dim, seqlen_dim, heads_dim}) check_like("k_rotary", k_rotary, dim, "k", k);
   check_like("k", k, head_dim_dim, "v", v);
@@ -97,14 +98,14 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check_view("q", q);
   check_view("k", k);
   check_view("v", v);
-  if (q.dtype > DType::f32 && q.dtype != DType::f64 && q.dtype != DType::e4m3)
-    reject("q: dtype must be f16, bf16, f32, f64 or e4m3, was {}", to_string(q.dtype));
+  const bool is_q_of_8_bits = generator::is_of_8_bits(q.dtype), is_k_of_8_bits = generator::is_of_8_bits(k.dtype);
+  if (q.dtype > DType::f32 && q.dtype != DType::f64 && !is_q_of_8_bits)
+    reject("q: dtype must be f16, bf16, f32, f64, e4m3 or e5m2, was {}", to_string(q.dtype));
   require_e4m3_options(opts, q.dtype);
   if (opts.out_scale) check_out_scale(*opts.out_scale);
-  if (q.dtype == DType::e4m3) check_dtype("k", k, "q", q);
-  if (k.dtype != DType::e4m3) check_dtype("k", k, "q", q);
-  check_dtype("v", v, k.dtype == DType::e4m3 ? "k" : "q", k.dtype == DType::e4m3 ? k : q);
-  if (q.dtype != DType::e4m3) check_scales({opts.k_scale, opts.v_scale}, "k", k);
+  if (is_q_of_8_bits || !is_k_of_8_bits) check_dtype("k", k, "q", q);
+  check_dtype("v", v, is_k_of_8_bits ? "k" : "q", is_k_of_8_bits ? k : q);
+  if (!is_q_of_8_bits) check_scales({opts.k_scale, opts.v_scale}, "k", k);
   if (!is_ragged(opts)) check_like("k", k, batch_dim, "q", q);
   if (opts.k_rotary)
     check_k_rotary(q, k, v, *opts.k_rotary);
@@ -127,7 +128,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   masks_of(opts);
   softmax_scale_of(opts, q.shape[head_dim_dim]);
   const SequenceBounds bounds = sequence_bounds(q, k, opts);
-  if (q.dtype == DType::e4m3) check_head_scales(q, k, opts, bounds.batch);
+  if (is_q_of_8_bits) check_head_scales(q, k, opts, bounds.batch);
   check_of_heads("alibi_slopes", opts.alibi_slopes, q, bounds.batch);
   check_of_heads("sinks", opts.sinks, q, bounds.batch);
   check_tensors_of_scores(opts, bounds, q.shape[heads_dim]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows made e4m3 on the CPU, by the words of include/flashjit/quantize.h.
+// Rows made e4m3 or e5m2 on the CPU, by the words of include/flashjit/quantize.h.
 #include "runtime/call/quantize.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "flashjit/reference.h"
+#include "generator/dtype.h"
 #include "runtime/call/tensor_dims.h"
 #include "runtime/reference/rotary.h"
 #include "runtime/support/reject.h"
@@ -24,8 +25,6 @@ using runtime::QuantizeCall;
 using runtime::reject;
 using runtime::rotated_part;
 using runtime::seqlen_dim;
-
-constexpr double kLargestStored = 448;  // of e4m3
 
 // By the Hadamard matrix of as many elements, a power of two.
 void multiply_hadamard(double* x, std::int64_t count) {
@@ -115,7 +114,9 @@ class Quantizer {
     const Tensor& scales = call_.scales;
     if (!call_.opts.scale_is_given)
       store_element(scales.data, DType::f32, at,
-                    largest == 0 ? 1 : std::max<double>(largest / kLargestStored, std::numeric_limits<float>::min()));
+                    largest == 0 ? 1
+                                 : std::max<double>(largest / generator::largest_of_8_bits(call_.out.dtype),
+                                                    std::numeric_limits<float>::min()));
     const auto scale = static_cast<float>(load_element(scales.data, DType::f32, at));
     if (!(std::isnormal(scale) && scale > 0)) reject("scale: must be positive, finite and normal, was {}", scale);
     return scale;
@@ -125,7 +126,7 @@ class Quantizer {
       const std::vector<double> values = row_of(head, row);
       void* const into = element_of(call_.out, head.in(call_.out, row));
       for (std::int64_t i = 0; i < head_dim_; ++i)
-        store_element(into, DType::e4m3, i, values[static_cast<std::size_t>(i)] / scale);
+        store_element(into, call_.out.dtype, i, values[static_cast<std::size_t>(i)] / scale);
     }
   }
 

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "generator/arguments.h"
+#include "generator/dtype.h"
 #include "runtime/call/ragged.h"
 #include "runtime/call/scales.h"
 #include "runtime/call/tensor_dims.h"
@@ -36,8 +37,8 @@ class Head {
   // batch: the sequence; k_rotary: null, or the columns behind those of k; hook: empty for none.
   Head(std::int64_t batch, const HeadView& q, const HeadView& k, const HeadView* k_rotary, const HeadView& v,
        const AttentionOptions& opts, const ScoreHook& hook)
-      : of_probabilities_(q.tensor.dtype),
-        of_results_(q.tensor.dtype == DType::e4m3 ? opts.out_dtype.value_or(DType::bf16) : q.tensor.dtype),
+      : of_probabilities_(generator::is_of_8_bits(q.tensor.dtype) ? DType::e4m3 : q.tensor.dtype),
+        of_results_(generator::is_of_8_bits(q.tensor.dtype) ? opts.out_dtype.value_or(DType::bf16) : q.tensor.dtype),
         out_scale_(opts.out_scale ? load_element(opts.out_scale->data, opts.out_scale->dtype, 0) : 1),
         scores_(batch, q, k, k_rotary, opts, {hook}),
         values_(unpack<Real>(v, false)),
@@ -147,7 +148,7 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
                           const ScoreHook& hook) {
   check_inputs(q, k, v, opts);
   Result result = make_result(q, v);
-  if (std::is_same_v<Real, float> && q.dtype == DType::e4m3) result.spread.resize(result.out.size());
+  if (std::is_same_v<Real, float> && generator::is_of_8_bits(q.dtype)) result.spread.resize(result.out.size());
   if (result.lse.empty()) return result;
   const std::int64_t rows = q.shape[seqlen_dim], heads = q.shape[heads_dim], head_dim_v = v.shape[head_dim_dim];
   const std::int64_t heads_per_group = heads / k.shape[heads_dim];
@@ -159,7 +160,7 @@ Result compute_with_batch(const Tensor& q, const Tensor& k, const Tensor& v, con
     const std::int64_t head_kv = task.head / heads_per_group;
     const auto head_of = [&](const Tensor& tensor, const SequenceRows& place, std::int64_t head,
                              const std::optional<Tensor>& scale) {
-      return head_of_sequence(tensor, place, head, scale, q.dtype == DType::e4m3, task.sequence);
+      return head_of_sequence(tensor, place, head, scale, generator::is_of_8_bits(q.dtype), task.sequence);
     };
     std::optional<HeadView> k_rotary;
     if (opts.k_rotary) k_rotary.emplace(HeadView{*opts.k_rotary, keys, head_kv});

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "generator/dtype.h"
 #include "runtime/call/dropout.h"
 #include "runtime/reference/aligned_sums.h"
 #include "runtime/reference/head_view.h"
@@ -161,13 +162,14 @@ class RowScores {
     if constexpr (std::is_same_v<Real, float>) {
       for (std::int64_t i = 0; i < q_.width(); i += kTermsOfStep)
         for (std::int64_t key = keys.begin; key < keys.end; ++key)
-          scores_[key] = add_aligned(scores_[key], &query[i], &keys_[i * seqlen_kv_ + key], seqlen_kv_,
-                                     static_cast<int>(std::min<std::int64_t>(q_.width() - i, kTermsOfStep)));
+          scores_[key] =
+              add_aligned(scores_[key], &query[i], &keys_[i * seqlen_kv_ + key], seqlen_kv_,
+                          static_cast<int>(std::min<std::int64_t>(q_.width() - i, kTermsOfStep)), q_.tensor.dtype);
     }
     for (std::int64_t key = keys.begin; key < keys.end; ++key)
       scores_[key] *= static_cast<Real>(q_.scale_of(row) * key_scales_[key]);
   }
-  bool sums_aligned() const { return std::is_same_v<Real, float> && q_.tensor.dtype == DType::e4m3; }
+  bool sums_aligned() const { return std::is_same_v<Real, float> && generator::is_of_8_bits(q_.tensor.dtype); }
 
   Real capped(Real score, std::int64_t key) {
     const Real share = tanh(score / softcap_);

@@ -216,7 +216,7 @@ struct SoftmaxRows {
     float p[4];
     exponentials(s, shift, m, h, p[0], p[1]);
     exponentials(next, shift, m, h, p[2], p[3]);
-    return ptx::cvt_rn_satfinite_e4m3x4(p[0], p[1], p[2], p[3]);
+    return ptx::cvt_rn_satfinite_x4(E4m3Element{}, p[0], p[1], p[2], p[3]);
   }
 
   // The whole row's sum, in each of its four lanes.

@@ -3,6 +3,7 @@
 //   [ Q, later the output | P of each stream | a ring for each stream | its maxima | barriers, tiles, notes ]
 #pragma once
 
+#include "attention/format.cuh"
 #include "attention/values.cuh"
 #include "hopper/tiles.cuh"
 #include "pipeline/ring.cuh"

@@ -3,6 +3,7 @@
 //   [ Q tiles | K ring | V ring | transposed V | output slot | P | what parts fetch | barriers, tiles, notes ]
 #pragma once
 
+#include "attention/format.cuh"
 #include "attention/products.cuh"
 #include "attention/stored.cuh"
 #include "attention/values.cuh"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of 16 bits made e4m3: turned by their positions (rotary embedding), rotated (random signs and a Hadamard
+// Rows of 16 bits made e4m3 or e5m2: turned by their positions (rotary embedding), rotated (random signs and a Hadamard
 // matrix), multiplied by a reciprocal scale. A warp has 16 rows of a head in registers, as the operand of mma.sync lies
 // there: lane 4 g + t has chunks t, t + 4, ... of rows g and g + 8. A product by a matrix of 1 and -1 adds up over what
 // four lanes have, so that no element is shuffled; all other steps of the Hadamard matrix are sums in a lane. The next
@@ -21,10 +21,12 @@
 // more than the warps have at once.
 enum class ScalesFrom { given, maxima, rows, many_rows };
 
-// Table: of the elements of sines and cosines.
-template <class Element_, int kHeadDim_, bool kRotates_, Rotary kRotary_, class Table_, ScalesFrom kScales_>
+// Stored: what rows become, E4m3Element or E5m2Element. Table: of the elements of sines and cosines.
+template <class Element_, class Stored_, int kHeadDim_, bool kRotates_, Rotary kRotary_, class Table_,
+          ScalesFrom kScales_>
 struct QuantizeConfig {
   using Element = Element_;
+  using Stored = Stored_;
   using Table = Table_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kRotates = kRotates_;
@@ -161,7 +163,8 @@ class RowTile {
         if (!has(group)) continue;
         const float(&x)[kChunkElements] = value[group][half].x;
         const auto four = [&](int i) {
-          return ptx::cvt_rn_satfinite_e4m3x4(x[i] * factor, x[i + 1] * factor, x[i + 2] * factor, x[i + 3] * factor);
+          return ptx::cvt_rn_satfinite_x4(typename Config::Stored{}, x[i] * factor, x[i + 1] * factor,
+                                          x[i + 2] * factor, x[i + 3] * factor);
         };
         ptx::st_global(to + chunk(group) * kChunkElements, four(0), four(4));
       }
@@ -321,7 +324,6 @@ class QuantizeRows {
   }
 
  private:
-  static constexpr float kLargest = 448.0f;                 // of e4m3
   static constexpr float kSmallestScale = 1.17549435e-38f;  // a normal number, so that its reciprocal is finite
 
   // Uses a warp's tiles of one block after the other, and what is known of it before its rows are there. The next one
@@ -385,7 +387,7 @@ class QuantizeRows {
   }
   // The scale of what has this largest magnitude; of the thread blocks that find the same one writes it.
   __device__ __forceinline__ float scale_by(float largest, const HeadRows& rows, bool writes) const {
-    const float scale = largest == 0.0f ? 1.0f : fmaxf(__fdiv_rn(largest, kLargest), kSmallestScale);
+    const float scale = largest == 0.0f ? 1.0f : fmaxf(__fdiv_rn(largest, Config::Stored::kLargest), kSmallestScale);
     if (thread == 0 && writes) ptx::st_global(place_of_scale(rows), scale);
     return scale;
   }

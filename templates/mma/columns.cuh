@@ -59,8 +59,8 @@ struct ColumnsByParity {
   }
   template <int kN>
   __device__ __forceinline__ static void put_bytes(SmemAddress at, const float (&o)[kN][4], int n, int h) {
-    ptx::st_shared(at,
-                   ptx::cvt_rn_satfinite_e4m3x4(o[n][2 * h], o[n + 1][2 * h], o[n][2 * h + 1], o[n + 1][2 * h + 1]));
+    ptx::st_shared(at, ptx::cvt_rn_satfinite_x4(E4m3Element{}, o[n][2 * h], o[n + 1][2 * h], o[n][2 * h + 1],
+                                                o[n + 1][2 * h + 1]));
   }
 
  private:

@@ -4,6 +4,7 @@
 // At the end the rows of the output pass through the start of it all.
 #pragma once
 
+#include "attention/format.cuh"
 #include "attention/stored.cuh"
 #include "mma/column_pieces.cuh"
 #include "mma/fragments.cuh"

@@ -4,6 +4,7 @@
 // all.
 #pragma once
 
+#include "attention/format.cuh"
 #include "attention/products.cuh"
 #include "attention/values.cuh"
 #include "attention/written.cuh"

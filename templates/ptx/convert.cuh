@@ -54,10 +54,20 @@ __device__ __forceinline__ uint32 cvt_rn_satfinite_e4m3x2(float low, float high)
 }
 
 // cvt.rn.satfinite.e4m3x2.f32 pair, high, low;   four of them, the first in the lowest byte:   PTX ISA 8.1, sm_89
-__device__ __forceinline__ uint32 cvt_rn_satfinite_e4m3x4(float a, float b, float c, float d) {
+__device__ __forceinline__ uint32 cvt_rn_satfinite_x4(E4m3Element, float a, float b, float c, float d) {
   uint32 bytes;
   asm("{\n\t.reg .b16 lower, upper;\n\tcvt.rn.satfinite.e4m3x2.f32 lower, %2, %1;\n\t"
       "cvt.rn.satfinite.e4m3x2.f32 upper, %4, %3;\n\tmov.b32 %0, {lower, upper};\n\t}"
+      : "=r"(bytes)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return bytes;
+}
+
+// cvt.rn.satfinite.e5m2x2.f32 pair, high, low;   four of them, the first in the lowest byte:   PTX ISA 8.1, sm_89
+__device__ __forceinline__ uint32 cvt_rn_satfinite_x4(E5m2Element, float a, float b, float c, float d) {
+  uint32 bytes;
+  asm("{\n\t.reg .b16 lower, upper;\n\tcvt.rn.satfinite.e5m2x2.f32 lower, %2, %1;\n\t"
+      "cvt.rn.satfinite.e5m2x2.f32 upper, %4, %3;\n\tmov.b32 %0, {lower, upper};\n\t}"
       : "=r"(bytes)
       : "f"(a), "f"(b), "f"(c), "f"(d));
   return bytes;

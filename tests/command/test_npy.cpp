@@ -120,25 +120,28 @@ TEST_CASE("headers of versions 2.0 and 3.0, other spacing and key orders are rea
   CHECK(other.read().shape() == Dims{1, 2});
 }
 
-TEST_CASE("e4m3 comes from its bytes, or is rounded to, and is written as bytes") {
+TEST_CASE("e4m3 and e5m2 come from their bytes, or are rounded to, and are written as bytes") {
   const std::string all = [] {
     std::string bytes;
     for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
     return bytes;
   }();
-  for (const char* descr : {"|u1", "|V1"}) {
-    const HostTensor read = NpyFile(with_header(header_of(descr, "(256,)"), all)).read(DType::e4m3);
-    CHECK(read.dtype() == DType::e4m3);
-    std::string kept(static_cast<const char*>(read.data()), 256);
-    kept[255] = '\xff';  // a NaN of either sign
-    CHECK(kept == all);
-  }
+  for (const DType dtype : {DType::e4m3, DType::e5m2})
+    for (const char* descr : {"|u1", "|V1"}) {
+      const HostTensor read = NpyFile(with_header(header_of(descr, "(256,)"), all)).read(dtype);
+      CHECK(read.dtype() == dtype);
+      CHECK(std::string(static_cast<const char*>(read.data()), 256) == all);
+      CHECK(NpyFile(npy_bytes(read)).read(dtype).dtype() == dtype);
+    }
   const std::vector<float> values{1.0f, -0.5f, 1.06f, 500.0f};
   const HostTensor rounded = NpyFile(with_header(header_of("<f4", "(4,)"), raw(values))).read(DType::e4m3);
   CHECK(rounded.to_doubles() == std::vector<double>{1, -0.5, 1, 448});
   CHECK(NpyFile(npy_bytes(rounded)).read(DType::e4m3).to_doubles() == rounded.to_doubles());
+  const HostTensor of_e5m2 = NpyFile(with_header(header_of("<f4", "(4,)"), raw(values))).read(DType::e5m2);
+  CHECK(of_e5m2.to_doubles() == std::vector<double>{1, -0.5, 1, 512});
   CHECK(mentions(NpyFile(with_header(header_of("|i1", "(256,)"), all)).problem(DType::e4m3),
                  "must be bytes of e4m3, or little-endian float16"));
+  CHECK(mentions(NpyFile(with_header(header_of("|i1", "(256,)"), all)).problem(DType::e5m2), "must be bytes of e5m2"));
   CHECK(mentions(NpyFile(with_header(header_of("|u1", "(256,)"), all)).problem(DType::f32), "were '|u1'"));
 }
 

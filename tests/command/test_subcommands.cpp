@@ -494,7 +494,7 @@ TEST_CASE("where nothing is computed the type of a captured tensor stands for it
   shop.save("table.npy", HostTensor(DType::i64, {1, 9, 9}));
   CHECK(shop.run(render + "--capture slope=slopes.npy --capture table=table.npy").out == outcome.out);
   CHECK(mentions(shop.refusal(render + "--capture slope=f8:1 --capture table=i64:3"),
-                 "--capture: slope: dtype: must be f16, bf16, f32, i32, i64, boolean, e4m3 or f64, was f8"));
+                 "--capture: slope: dtype: must be f16, bf16, f32, i32, i64, boolean, e4m3, f64 or e5m2, was f8"));
   CHECK(mentions(shop.refusal(render + "--capture slope=f16:5 --capture table=i64:3"),
                  "--capture: slope: dimensions: must be a whole number from 0 to 4, was '5'"));
   CHECK(mentions(shop.refusal("attend q.npy k.npy v.npy -o o.npy --device emulate --score 'score - a(0)' "

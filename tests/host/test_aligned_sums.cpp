@@ -13,10 +13,10 @@ namespace {
 
 constexpr float kLast = 0x1p-13f;  // behind the point of 1
 
-float sum_of(float sum, float a0, float b0, float a1, float b1) {
+float sum_of(float sum, float a0, float b0, float a1, float b1, flashjit::DType format = flashjit::DType::e4m3) {
   constexpr float kUnused = 9;
   const float a[] = {a0, a1}, b[] = {b0, kUnused, b1, kUnused};
-  return add_aligned(sum, a, b, 2, 2);
+  return add_aligned(sum, a, b, 2, 2, format);
 }
 
 }  // namespace
@@ -38,6 +38,15 @@ TEST_CASE("subnormal factors have the point of the smallest normal one") {
   CHECK(sum_of(0, 0x1p-9f, 1, 0, 0) == 0x1p-9f);
   CHECK(sum_of(0, 0x1p-9f, 1, 0x1p-9f, 0x1p-9f) == 0x1p-9f + 0x1p-18f);
   CHECK(sum_of(0, 0x1p-9f, 1, 0x1p-9f, 0x1p-9f * 0x1p-2f) == 0x1p-9f);
+}
+
+TEST_CASE("of e5m2 that is further down") {
+  const auto sum_of_e5m2 = [](float a0, float b0, float a1, float b1) {
+    return sum_of(0, a0, b0, a1, b1, flashjit::DType::e5m2);
+  };
+  CHECK(sum_of_e5m2(0x1p-9f, 1, 0x1p-9f, 0x1p-11f) == 0x1p-9f + 0x1p-20f);
+  CHECK(sum_of_e5m2(0x1p-16f, 1, 0x1p-16f, 0x1p-11f) == 0x1p-16f + 0x1p-27f);
+  CHECK(sum_of_e5m2(0x1p-16f, 1, 0x1p-16f, 0x1p-12f) == 0x1p-16f);
 }
 
 TEST_CASE("a sum stays where products are 0, and NaN is one") {

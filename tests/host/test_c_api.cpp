@@ -118,17 +118,17 @@ TEST_CASE("types that attention does not take are named as DLPack has them") {
   const auto with_q = [](std::uint8_t code, std::uint8_t bits, std::uint16_t lanes) {
     return refusal([=](Call& c) { c.q.dtype = {code, bits, lanes}; });
   };
-  CHECK(with_q(kDLFloat, 64, 1) == "q: dtype must be f16, bf16 or e4m3, was f64");
-  CHECK(with_q(kDLFloat, 32, 1) == "q: dtype must be f16, bf16 or e4m3, was f32");
-  CHECK(with_q(kDLInt, 8, 1) == "q: dtype must be f16, bf16 or e4m3, was int8");
-  CHECK(with_q(kDLInt, 32, 1) == "q: dtype must be f16, bf16 or e4m3, was i32");
-  CHECK(with_q(kDLInt, 64, 1) == "q: dtype must be f16, bf16 or e4m3, was i64");
-  CHECK(with_q(tests::kDlpackBool, 8, 1) == "q: dtype must be f16, bf16 or e4m3, was boolean");
-  CHECK(with_q(tests::kDlpackBool, 16, 1) == "q: dtype must be f16, bf16 or e4m3, was bool16");
-  CHECK(with_q(kDLUInt, 32, 1) == "q: dtype must be f16, bf16 or e4m3, was uint32");
-  CHECK(with_q(kDLFloat, 16, 2) == "q: dtype must be f16, bf16 or e4m3, was float16x2");
-  CHECK(with_q(17, 4, 2) == "q: dtype must be f16, bf16 or e4m3, was DLPack's type 17 of 4x2 bits");
-  CHECK(with_q(kDLFloat, 16, 1) == "k: dtype must be f16 like that of q, or e4m3, was bf16");
+  CHECK(with_q(kDLFloat, 64, 1) == "q: dtype must be f16, bf16, e4m3 or e5m2, was f64");
+  CHECK(with_q(kDLFloat, 32, 1) == "q: dtype must be f16, bf16, e4m3 or e5m2, was f32");
+  CHECK(with_q(kDLInt, 8, 1) == "q: dtype must be f16, bf16, e4m3 or e5m2, was int8");
+  CHECK(with_q(kDLInt, 32, 1) == "q: dtype must be f16, bf16, e4m3 or e5m2, was i32");
+  CHECK(with_q(kDLInt, 64, 1) == "q: dtype must be f16, bf16, e4m3 or e5m2, was i64");
+  CHECK(with_q(tests::kDlpackBool, 8, 1) == "q: dtype must be f16, bf16, e4m3 or e5m2, was boolean");
+  CHECK(with_q(tests::kDlpackBool, 16, 1) == "q: dtype must be f16, bf16, e4m3 or e5m2, was bool16");
+  CHECK(with_q(kDLUInt, 32, 1) == "q: dtype must be f16, bf16, e4m3 or e5m2, was uint32");
+  CHECK(with_q(kDLFloat, 16, 2) == "q: dtype must be f16, bf16, e4m3 or e5m2, was float16x2");
+  CHECK(with_q(17, 4, 2) == "q: dtype must be f16, bf16, e4m3 or e5m2, was DLPack's type 17 of 4x2 bits");
+  CHECK(with_q(kDLFloat, 16, 1) == "k: dtype must be f16 like that of q, e4m3 or e5m2, was bf16");
 }
 
 TEST_CASE("tensors lie where the engine computes") {
@@ -1036,7 +1036,7 @@ TEST_CASE("options of every version are taken for ever") {
   };
   call.options.out_scale = &call.q;
   CHECK(status(kWithOutScale) == FLASHJIT_INVALID_ARGUMENT);
-  CHECK(last_error() == "out_scale: must not be given unless q is of e4m3, which was of bf16");
+  CHECK(last_error() == "out_scale: must not be given unless q is of e4m3 or e5m2, which was of bf16");
   CHECK(status(kWithRotaryKeys) == FLASHJIT_NO_COMPILER);
   call.options.k_rotary = &call.q;
   CHECK(status(kWithRotaryKeys) == FLASHJIT_INVALID_ARGUMENT);
@@ -1047,7 +1047,7 @@ TEST_CASE("options of every version are taken for ever") {
   CHECK(last_error() == "out_dtype: must be f16, bf16 or e4m3, or all 0 for bf16, was int4");
   call.options.out_dtype = {0, 0, 0};
   CHECK(status(kWithProducts) == FLASHJIT_INVALID_ARGUMENT);
-  CHECK(last_error() == "accumulate: must not be given unless q is of e4m3, which was of bf16");
+  CHECK(last_error() == "accumulate: must not be given unless q is of e4m3 or e5m2, which was of bf16");
   CHECK(status(kWithScales) == FLASHJIT_NO_COMPILER);
   call.options.fixed_split_size = -1;
   CHECK(status(kWithFixedSplits) == FLASHJIT_INVALID_ARGUMENT);
@@ -1085,7 +1085,7 @@ TEST_CASE("problems of every version are taken for ever") {
                         kWithPages = 104, kWithE4m3 = 112, kWithProducts = 120, kWithBlockScales = 128,
                         kWithLatent = 136, kWithOutput = 144;
   static_assert(sizeof(flashjit_problem) >= kWithOutput);
-  static_assert(offsetof(flashjit_problem, reserved_end) + sizeof(std::int32_t) == kWithOutput);
+  static_assert(offsetof(flashjit_problem, e5m2) + sizeof(std::int32_t) == kWithOutput);
   static_assert(offsetof(flashjit_problem, values_transposed) + sizeof(std::int32_t) == kWithLatent);
   static_assert(offsetof(flashjit_problem, k_rotary) + sizeof(std::int32_t) == kWithBlockScales);
   static_assert(offsetof(flashjit_problem, fast_sums) + sizeof(std::int32_t) == kWithProducts);
@@ -1099,7 +1099,7 @@ TEST_CASE("problems of every version are taken for ever") {
     problem.struct_size = size;
     return flashjit_prepare(engine.get(), &problem, -1);
   };
-  problem.out_e4m3 = problem.reserved_end = 7;
+  problem.out_e4m3 = problem.e5m2 = 7;
   CHECK(status(kWithOutput) == FLASHJIT_INVALID_ARGUMENT);
   CHECK(status(kWithLatent) == FLASHJIT_NO_COMPILER);
   problem.latent = problem.values_transposed = 7;

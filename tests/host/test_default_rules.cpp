@@ -144,11 +144,12 @@ TEST_CASE("the largest heads have defaults on each architecture, whatever featur
     for (const Architecture& architecture : architectures()) {
       CAPTURE(std::string(architecture.name));
       Problem served = problem;
-      const bool multiplies = generator::converts_to_e4m3(architecture);
+      const bool multiplies = generator::converts_to_8_bits(architecture);
       served.e4m3_queries &= multiplies, served.fast_sums &= multiplies, served.block_scales &= multiplies;
       served.values_transposed &= multiplies, served.out_e4m3 &= multiplies;
       if (served.block_scales) served.fast_sums = served.ragged = served.paged = false;
-      if (architecture.name != std::string("sm_90a") && !served.e4m3_queries) served.e4m3 = served.token_scales = false;
+      if (architecture.name != std::string("sm_90a") && !served.e4m3_queries)
+        served.e4m3 = served.token_scales = served.e5m2 = false;
       CHECK_NOTHROW(default_variants(served, architecture));
     }
   }
@@ -158,7 +159,7 @@ TEST_CASE("products of e4m3 are wgmma's on sm_90a, and mma.sync's where there is
   const Problem problem{.e4m3 = true, .e4m3_queries = true};
   for (const Architecture& architecture : architectures()) {
     CAPTURE(std::string(architecture.name));
-    if (generator::converts_to_e4m3(architecture)) {
+    if (generator::converts_to_8_bits(architecture)) {
       const bool by_wgmma = architecture.name == std::string("sm_90a");
       for (const Variant& variant : default_variants(problem, architecture))
         CHECK(std::holds_alternative<HopperVariant>(variant) == by_wgmma);

@@ -164,6 +164,37 @@ TEST_CASE("e4m3 is rounded to nearest even, ends at 448 and has no infinity") {
   CHECK((bits_of(std::numeric_limits<double>::quiet_NaN()) & 0x7f) == 0x7f);
 }
 
+TEST_CASE("e5m2 is the upper half of an f16, rounded to nearest even, and ends at 57344") {
+  const auto value_of = [](int bits) {
+    const auto byte = static_cast<std::uint8_t>(bits);
+    return load_element(&byte, DType::e5m2, 0);
+  };
+  const auto bits_of = [](double value) {
+    std::uint8_t byte = 0;
+    store_element(&byte, DType::e5m2, 0, value);
+    return static_cast<int>(byte);
+  };
+  for (int bits = 0; bits < 256; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits << 8);
+    const double value = load_element(&half, DType::f16, 0);
+    CHECK((value_of(bits) == value || (std::isnan(value_of(bits)) && std::isnan(value))));
+  }
+  for (int bits = 0; bits < 0x7b; ++bits) {
+    CAPTURE(bits);
+    const double below = value_of(bits), above = value_of(bits + 1), middle = (below + above) / 2;
+    CHECK(bits_of(below) == bits);
+    CHECK(bits_of(-below) == (bits | 0x80));
+    CHECK(bits_of(middle) == (bits % 2 == 0 ? bits : bits + 1));
+    CHECK(bits_of(std::nextafter(middle, 0)) == bits);
+    CHECK(bits_of(std::nextafter(middle, kInfinity)) == bits + 1);
+  }
+  CHECK(value_of(0x7b) == 57344);
+  CHECK(bits_of(1e9) == 0x7b);
+  CHECK(bits_of(-kInfinity) == 0xfb);
+  CHECK(std::isnan(value_of(bits_of(std::numeric_limits<double>::quiet_NaN()))));
+  CHECK(std::isnan(value_of(bits_of(-std::numeric_limits<double>::quiet_NaN()))));
+}
+
 TEST_CASE("f32 elements are rounded once and addressed by their index") {
   float memory[3] = {};
   store_element(memory, DType::f32, 1, 1.0 + 0x1p-24 + 0x1p-50);
@@ -180,7 +211,7 @@ TEST_CASE("dtypes have names and sizes") {
   CHECK(size_of(DType::bf16) == 2);
   CHECK(size_of(DType::f32) == 4);
   CHECK_THROWS_WITH_AS(parse_dtype("float16"),
-                       "dtype: must be f16, bf16, f32, i32, i64, boolean, e4m3 or f64, was float16", Error);
+                       "dtype: must be f16, bf16, f32, i32, i64, boolean, e4m3, f64 or e5m2, was float16", Error);
 }
 
 TEST_CASE("dims hold up to eight sizes") {

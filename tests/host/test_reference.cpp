@@ -944,7 +944,7 @@ TEST_CASE("bad inputs are refused with a line that names the argument") {
   refuses("softmax_scale: must be at least 2^-64 in magnitude with alibi_slopes, was 0", t, t, t, both);
   CHECK_NOTHROW(reference::attention(t, t, t));
   const Tensor whole(data, DType::i32, {2, 3, 4, 8});
-  refuses("q: dtype must be f16, bf16, f32, f64 or e4m3, was i32", whole, whole, whole);
+  refuses("q: dtype must be f16, bf16, f32, f64, e4m3 or e5m2, was i32", whole, whole, whole);
 }
 
 TEST_CASE("bad tensors of scores and masks are refused with a line that names the argument") {

@@ -235,8 +235,9 @@ TEST_CASE("of a ragged batch tensors of heads, queries and keys are told what th
 }
 
 TEST_CASE("a wrong dtype is named with the dtype it must have") {
-  CHECK(refusal([](Call& c) { c.q.dtype = DType::f32; }) == "q: dtype must be f16, bf16 or e4m3, was f32");
-  CHECK(refusal([](Call& c) { c.k.dtype = DType::f16; }) == "k: dtype must be bf16 like that of q, or e4m3, was f16");
+  CHECK(refusal([](Call& c) { c.q.dtype = DType::f32; }) == "q: dtype must be f16, bf16, e4m3 or e5m2, was f32");
+  CHECK(refusal([](Call& c) { c.k.dtype = DType::f16; }) ==
+        "k: dtype must be bf16 like that of q, e4m3 or e5m2, was f16");
   CHECK(refusal([](Call& c) { c.v.dtype = DType::f32; }) == "v: dtype must be bf16 like that of q, was f32");
   CHECK(refusal([](Call& c) { c.out.dtype = DType::f16; }) == "out: dtype must be bf16 like that of q, was f16");
   CHECK(refusal([](Call& c) {
@@ -438,7 +439,7 @@ TEST_CASE("scales that do not fit, and what does not go with e4m3, are named") {
   CHECK(stored([](Call& c) { c.opts.fixed_split_size = 64; }) ==
         "fixed_split_size: must be 0 where k and v are of e4m3, was 64");
   CHECK(refusal([&](Call& c) { c.opts.k_scale = c.opts.v_scale = f32(7, {1}); }) ==
-        "k_scale: must not be given unless k is of e4m3, which was of bf16");
+        "k_scale: must not be given unless k is of e4m3 or e5m2, which was of bf16");
   CHECK(stored([&](Call& c) { c.opts.k_scale = f32(7, {1}); }) == "v_scale: must be given beside k_scale, was not");
   CHECK(scales(f32(7, {2}), f32(8, {1})) == "k_scale: must have 1 element, or one for each of the 4 heads of k, had 2");
   CHECK(scales(f32(7, {7, 4}), f32(8, {7, 4})) ==

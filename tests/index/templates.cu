@@ -2,7 +2,7 @@
 // The kernels with one configuration each, as the generator ends a rendered source. It is compiled for nobody: editors
 // index it, so that names inside the templates lead somewhere, and a test sees that Clang understands all of it.
 #include "kernels/append.cuh"
-#include "kernels/append_e4m3.cuh"
+#include "kernels/append_scaled.cuh"
 #include "kernels/batch_plan.cuh"
 #include "kernels/block_mask.cuh"
 #include "kernels/combine.cuh"
@@ -18,6 +18,7 @@
 #include "kernels/mma_large.cuh"
 #include "kernels/sum.cuh"
 #include "parts/blocks/block_mask.cuh"
+#include "parts/format/e5m2.cuh"
 #include "parts/keys/paged.cuh"
 #include "parts/keys/rotary.cuh"
 #include "parts/mask/causal.cuh"
@@ -97,6 +98,7 @@ struct MmaConfig {
   using Values = ValuesBy<>;
   using Stored = StoredAs<>;
   using Products = ProductsOf<>;
+  using Format = FormatOf<>;
   using Written = WrittenAs<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
@@ -148,6 +150,7 @@ struct TransposedE4m3MmaConfig : E4m3MmaConfig {
   using Sequences = SequencesBy<>;
   using Keys = KeysBy<>;
   using Values = ValuesBy<TransposedValues>;
+  using Format = FormatOf<E5m2>;
   using Written = WrittenAs<E4m3Output>;
 };
 
@@ -218,6 +221,7 @@ struct HopperConfig {
   using Values = ValuesBy<>;
   using Stored = StoredAs<>;
   using Products = ProductsOf<>;
+  using Format = FormatOf<>;
   using Written = WrittenAs<>;
   using Element = BFloat16;
   static constexpr int kHeadDim = 64;
@@ -282,6 +286,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_e4m3(const __grid_co
 // The same of values that come transposed, and an output of 8 bits.
 struct TransposedE4m3Config : E4m3Config {
   using Values = ValuesBy<TransposedValues>;
+  using Format = FormatOf<E5m2>;
   using Written = WrittenAs<E4m3Output>;
   struct Output : E4m3OutputMatrix {
     static __device__ void pack(uint32 (&words)[8]);
@@ -401,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(kAppendThreads) append(const __grid
 }
 
 extern "C" __global__ void __launch_bounds__(kAppendThreads)
-    append_to_e4m3(const __grid_constant__ AppendToE4m3Arguments args) {
+    append_to_e4m3(const __grid_constant__ AppendScaledArguments args) {
   __shared__ AppendShared shared;
-  AppendToken<BFloat16, Rotary::halves, Single, E4m3Cache>(args.core, shared, {args.scales}).run();
+  AppendToken<BFloat16, Rotary::halves, Single, ScaledCache<E5m2Element>>(args.core, shared, {args.scales}).run();
 }

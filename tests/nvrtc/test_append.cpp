@@ -129,9 +129,9 @@ TEST_CASE("a kernel of append is compiled by an engine, and what there is none o
         "rotary: must be f16, bf16 or f32, was i32");
   CHECK(refusal([](AppendProblem& wrong) { wrong.rotary_interleaved = true; }, "sm_80") ==
         "rotary_interleaved: must be false without rotary, was true");
-  CHECK(refusal([](AppendProblem& wrong) { wrong.to_e4m3 = true; }, "sm_86") ==
-        "to_e4m3: must be false on sm_86, which has no instruction for it, was true");
-  CHECK(refusal([](AppendProblem& wrong) { wrong.to_e4m3 = true; }, "sm_89") == "none");
+  CHECK(refusal([](AppendProblem& wrong) { wrong.cache_dtype = DType::e4m3; }, "sm_86") ==
+        "cache_dtype: must be bf16 like dtype on sm_86, which has no instruction for e4m3, was e4m3");
+  CHECK(refusal([](AppendProblem& wrong) { wrong.cache_dtype = DType::e4m3; }, "sm_89") == "none");
 }
 
 TEST_CASE("kernels of all dtypes and pairings compile for every target without spills") {

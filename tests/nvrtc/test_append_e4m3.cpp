@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// New keys and values written into caches of e4m3, in the emulator, against the reference.
+// New keys and values written into caches of 8 bits, in the emulator, against the reference.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -34,13 +34,13 @@ Engine engine_with(const char* architecture, const std::string& templates = {}) 
 
 enum class ScalesOf { none, all, heads, tokens };
 
-// Caches of e4m3 for a case, their scales and its queries, before anything is written.
+// Caches of 8 bits for a case, their scales and its queries, before anything is written.
 struct Caches {
   HostTensor k, v, k_rotary, k_scale, v_scale, q;
 
-  Caches(const AppendCase& c, ScalesOf of)
-      : k(tests::poisoned(DType::e4m3, shape(c, c.head_dim))),
-        v(tests::poisoned(DType::e4m3, shape(c, c.head_dim_v))),
+  Caches(const AppendCase& c, ScalesOf of, DType dtype)
+      : k(tests::poisoned(dtype, shape(c, c.head_dim))),
+        v(tests::poisoned(dtype, shape(c, c.head_dim_v))),
         k_rotary(tests::poisoned(c.dtype, shape(c, c.rotary_dim))),
         k_scale(scales(c, of, 1)),
         v_scale(scales(c, of, 2)),
@@ -106,8 +106,8 @@ bool agree(const AppendCase& c, const Caches& is, const Caches& should) {
          tests::difference(is.q, should.q, true).elements == 0;
 }
 
-bool is_right(Engine& engine, const AppendCase& c, ScalesOf of) {
-  Caches is(c, of), should(c, of);
+bool is_right(Engine& engine, const AppendCase& c, ScalesOf of, DType dtype = DType::e4m3) {
+  Caches is(c, of, dtype), should(c, of, dtype);
   should.fill(c, of, [](const auto&... call) { reference::append(call...); });
   is.fill(c, of, [&](const auto&... call) { engine.append(call...); });
   return agree(c, is, should);
@@ -115,25 +115,28 @@ bool is_right(Engine& engine, const AppendCase& c, ScalesOf of) {
 
 }  // namespace
 
-TEST_CASE("random tokens are rounded into caches of e4m3 where they belong, and nothing else is written") {
+TEST_CASE("random tokens are rounded into caches of 8 bits where they belong, and nothing else is written") {
   Engine engine = engine_with("sm_89");
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const AppendCase c(seed);
+    const DType dtype = seed % 3 == 1 ? DType::e5m2 : DType::e4m3;
     CAPTURE(seed);
     CAPTURE(c.describe());
+    CAPTURE(to_string(dtype));
     for (const ScalesOf of : {ScalesOf::none, ScalesOf::all, ScalesOf::heads, ScalesOf::tokens})
-      if (seed % 4 == static_cast<std::uint64_t>(of) || of == ScalesOf::tokens) CHECK(is_right(engine, c, of));
+      if (seed % 4 == static_cast<std::uint64_t>(of) || of == ScalesOf::tokens) CHECK(is_right(engine, c, of, dtype));
   }
 }
 
-TEST_CASE("kernels that write e4m3 compile for every target that has it, without spills") {
+TEST_CASE("kernels that write 8 bits compile for every target that has them, without spills") {
   const EngineOptions options = EngineOptions::from_environment();
   runtime::Nvrtc nvrtc({options.nvrtc_path, options.nvrtc_directories});
   for (const Architecture& architecture : architectures()) {
-    if (!generator::converts_to_e4m3(architecture)) continue;
+    if (!generator::converts_to_8_bits(architecture)) continue;
     for (const generator::Rotary rotary : {generator::Rotary::none, generator::Rotary::halves}) {
+      const DType cache = rotary == generator::Rotary::none ? DType::e4m3 : DType::e5m2;
       const generator::Source source =
-          generator::render_append({DType::bf16, rotary, DType::f32, true}, architecture).source;
+          generator::render_append({DType::bf16, rotary, DType::f32, cache}, architecture).source;
       const runtime::CompiledImage image = nvrtc.compile(source.text(), source.name, architecture.name);
       CAPTURE(source.name);
       CHECK(image.spill_bytes == 0);
@@ -206,7 +209,7 @@ TEST_CASE("what does not fit a cache of e4m3 is refused by name") {
   CHECK(refusal("sm_90a", k_cache.view(), other.view(), nullptr, nullptr) ==
         "v_cache: dtype must be e4m3 like that of k_cache, was f16");
   CHECK(refusal("sm_90a", other.view(), HostTensor(other).view(), &one, &one) ==
-        "k_scale: must not be given unless k_cache is of e4m3, which was of f16");
+        "k_scale: must not be given unless k_cache is of e4m3 or e5m2, which was of f16");
   Tensor apart = narrow.view();
   apart.shape[3] = 32;
   CHECK(refusal("sm_90a", apart, v_cache.view(), nullptr, nullptr) ==
@@ -225,10 +228,10 @@ TEST_CASE("planted faults of what is written in e4m3 are found") {
   struct Fault {
     const char *original, *replacement;
     ScalesOf of;
-    const char* file = "kernels/append_e4m3.cuh";
+    const char* file = "kernels/append_scaled.cuh";
   };
   const Fault faults[] = {
-      {"__fdiv_rn(largest, kLargest)", "largest", ScalesOf::tokens},
+      {"__fdiv_rn(largest, Stored::kLargest)", "largest", ScalesOf::tokens},
       {"distance = lanes.count / 2", "distance = lanes.count / 4", ScalesOf::tokens},
       {"if (lanes.own == 0) ptx::st_global(of.first + at, scale);", "", ScalesOf::tokens},
       {"fmaxf(largest, fabsf(value))", "fmaxf(largest, value)", ScalesOf::tokens},

@@ -606,6 +606,15 @@ TEST_CASE("rows become e4m3 through C as in C++, and what is wrong is told") {
   bytes.dtype = {kDLUInt, 8, 1};
   REQUIRE(flashjit_quantize(engine, &c_x, &bytes, &c_scale, &options) == FLASHJIT_OK);
   CHECK(same_bytes(out, expected));
+  HostTensor of_e5m2(DType::e5m2, x.shape());
+  Engine(emulating()).quantize(x.view(), of_e5m2.view(), expected_scale.view(), opts);
+  options.bytes_are_e5m2 = 1;
+  REQUIRE(flashjit_quantize(engine, &c_x, &bytes, &c_scale, &options) == FLASHJIT_OK);
+  CHECK(std::memcmp(out.data(), of_e5m2.data(), out.element_count()) == 0);
+  options.struct_size = offsetof(flashjit_quantize_options, bytes_are_e5m2);  // as it was before
+  REQUIRE(flashjit_quantize(engine, &c_x, &bytes, &c_scale, &options) == FLASHJIT_OK);
+  CHECK(same_bytes(out, expected));
+  options.struct_size = sizeof(options), options.bytes_are_e5m2 = 0;
 
   const auto refusal = [&](const DLTensor* given_out, const flashjit_quantize_options* given) {
     CHECK(flashjit_quantize(engine, &c_x, given_out, &c_scale, given) == FLASHJIT_INVALID_ARGUMENT);

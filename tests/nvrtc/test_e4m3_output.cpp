@@ -140,7 +140,7 @@ TEST_CASE("an output of e4m3 where it must not be, and a scale of none, are refu
   AttentionOptions options;
   options.out_scale = one.view();
   CHECK_THROWS_WITH_AS(engine_for("sm_90a").attention(rows.view(), rows.view(), rows.view(), options),
-                       "out_scale: must not be given unless q is of e4m3, which was of bf16", Error);
+                       "out_scale: must not be given unless q is of e4m3 or e5m2, which was of bf16", Error);
   const HostTensor out(DType::e4m3, {1, 20, 2, 32});
   CHECK_THROWS_WITH_AS(engine_for("sm_90a").attention(rows.view(), rows.view(), rows.view(), out.view()),
                        "out: dtype must be bf16 like that of q, was e4m3", Error);
@@ -165,7 +165,8 @@ TEST_CASE("planted faults of outputs of e4m3 are found") {
       {"sm_89", kMma, {"mma/store.cuh", " + n % 2 * kTileBytes", ""}, true},
       {"sm_89",
        kMma,
-       {"mma/columns.cuh", "o[n + 1][2 * h], o[n][2 * h + 1], o[n + 1]", "o[n][2 * h + 1], o[n + 1][2 * h], o[n + 1]"}},
+       {"mma/columns.cuh", "{}, o[n][2 * h], o[n + 1][2 * h], o[n][2 * h + 1],",
+        "{}, o[n][2 * h], o[n][2 * h + 1], o[n + 1][2 * h],"}},
   };
   const auto finds = [&](const EngineOptions& options, const Fault& fault) {
     Problem problem = problem_of(64, 160, false);

@@ -271,7 +271,7 @@ TEST_CASE("what does not go with products of e4m3 is refused by name") {
   const HostTensor q = HostTensor::random_normal(DType::bf16, {1, 70, 4, 64}, 2);
   const auto with_16_bits = [&](const AttentionOptions& options) {
     CHECK_THROWS_WITH_AS(engine().attention(q.view(), k.view(), k.view(), options),
-                         doctest::Contains("must not be given unless q is of e4m3, which was of bf16"), Error);
+                         doctest::Contains("must not be given unless q is of e4m3 or e5m2, which was of bf16"), Error);
   };
   AttentionOptions fast, of_f16;
   fast.accumulate = Accumulate::fast, of_f16.out_dtype = DType::f16;

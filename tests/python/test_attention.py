@@ -512,8 +512,8 @@ class WrongInput(unittest.TestCase):
 
     def test_dtypes(self):
         q, k, v = make_inputs()
-        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16, bf16 or e4m3, was f32", q.astype(np.float32), k, v)
-        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16, bf16 or e4m3, was f64", q.astype(np.float64), k, v)
+        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16, bf16, e4m3 or e5m2, was f32", q.astype(np.float32), k, v)
+        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16, bf16, e4m3 or e5m2, was f64", q.astype(np.float64), k, v)
         self.refused(flashjit.InvalidArgument, "^k: dtype must be f16 like that of q", q, k.astype(np.float32), v)
         self.refused(flashjit.InvalidArgument, "^v: must be an array that DLPack can describe", q, k, v.astype(object))
 
@@ -737,7 +737,7 @@ class WrongInput(unittest.TestCase):
                 refused(f"^{name}: must be an array that has __dlpack__ .* was list", *inputs, **{name: array.tolist()})
                 refused(f"^{name}: .*must be", *inputs, **{name: array[..., :-1]})
                 refused(f"^{name}: rank must be {array.ndim}, was {array.ndim + 1}", *inputs, **{name: array[None]})
-        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16, bf16 or e4m3, was i32$",
+        self.refused(flashjit.InvalidArgument, "^q: dtype must be f16, bf16, e4m3 or e5m2, was i32$",
                      *(array.astype(np.int32) for array in make_inputs()))
         for name in ("query_offsets", "key_offsets"):
             self.refused(flashjit.InvalidArgument, f"^{name}: must not be given without score or mask", *make_inputs(),

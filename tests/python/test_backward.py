@@ -213,7 +213,7 @@ class Backward(unittest.TestCase):
             np.testing.assert_allclose(gradient, scale * exact, rtol=1e-8, atol=1e-8)
         for call, message in (
             (lambda: self.engine.reference(q, k.astype(np.float32), v), "^k: dtype must be f64 like that of q, was f32$"),
-            (lambda: self.engine.reference(q.astype(np.int32), k, v), "^q: dtype must be f16, bf16, f32, f64 or e4m3, was i32$"),
+            (lambda: self.engine.reference(q.astype(np.int32), k, v), "^q: dtype must be f16, bf16, f32, f64, e4m3 or e5m2, was i32$"),
             (lambda: self.engine.reference(q[0], k, v), "^q: rank must be 4, was 3"),
             (lambda: self.engine.reference_backward(self.dout[:, 1:], q, k, v), "^dout: must have the shape"),
             (lambda: self.engine.reference_backward(self.dout.astype(np.int32), q, k, v), "^dout: dtype must be f16"),

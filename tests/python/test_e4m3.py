@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Caches of float8_e4m3fn, written by flashjit.append and read by flashjit.attention, in the emulator."""
+"""Caches of float8_e4m3fn and float8_e5m2, written by flashjit.append and read by flashjit.attention, in the emulator."""
 
 import unittest
 
@@ -106,6 +106,75 @@ class Caches(unittest.TestCase):
         out = self.engine.attention(q, *caches, seqused_kv=used, **scales)
         wanted = attend(q.float().numpy(), keys.double().numpy(), values.double().numpy())
         np.testing.assert_allclose(out.float().numpy(), wanted, atol=2e-2)
+
+
+@unittest.skipUnless(torch, "PyTorch cannot be imported")
+class E5m2(unittest.TestCase):
+    """float8_e5m2 in place of float8_e4m3fn: caches, products, and what is refused."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.engine = emulating_engine()
+        torch.manual_seed(3)
+        cls.q, cls.k, cls.v = (torch.randn(1, rows, 2, 64).to(torch.bfloat16) for rows in (3, 40, 40))
+
+    def check(self, out, q, k, v):
+        wanted = attend(*(rows.double().numpy() for rows in (q, k, v)))
+        np.testing.assert_allclose(out.float().numpy(), wanted, atol=6e-2)
+
+    def test_a_cache_that_append_writes(self):
+        caches = [torch.zeros(1, 48, 2, 64).to(torch.float8_e5m2) for _ in range(2)]
+        scales, used = {name: torch.zeros(1, 48, 2) for name in ("k_scale", "v_scale")}, torch.tensor([40]).int()
+        self.engine.append(self.k, self.v, *caches, seqused_kv=used, **scales)
+        keys, values = (cache.float()[:, :40] * scale[:, :40, :, None]
+                        for cache, scale in zip(caches, scales.values()))
+        torch.testing.assert_close(keys, self.k.float(), rtol=1 / 8, atol=1e-2)
+        torch.testing.assert_close(scales["k_scale"][:, :40], self.k.float().abs().amax(-1) / 57344)
+        out = self.engine.attention(self.q, *caches, seqused_kv=used, **scales)
+        self.check(out, self.q, keys, values)
+
+    def test_products_of_what_quantize_makes(self):
+        made = [self.engine.quantize(rows, dtype=torch.float8_e5m2) for rows in (self.q, self.k, self.v)]
+        self.assertEqual({out.dtype for out, _ in made}, {torch.float8_e5m2})
+        (q, q_scale), (k, k_scale), (v, v_scale) = made
+        out = self.engine.attention(q, k, v, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
+        self.assertEqual(out.dtype, torch.bfloat16)
+        self.check(out, *(rows.float() * scale[:, None, :, None] for rows, scale in made))
+        exact, _ = flashjit.reference(q, k, v, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
+        np.testing.assert_allclose(out.float().numpy(), exact, atol=6e-2)
+
+    def test_quantize_into_memory_of_either_format(self):
+        given = torch.empty(1, 3, 2, 64, dtype=torch.float8_e5m2)
+        out, scale = self.engine.quantize(self.q, out=given)
+        self.assertIs(out, given)
+        torch.testing.assert_close(out.float() * scale[:, None, :, None], self.q.float(), rtol=1 / 8, atol=1e-3)
+        array = self.q.float().numpy().astype(np.float16)
+        bits, _ = self.engine.quantize(array, dtype="float8_e5m2")
+        bits_of_it, _ = self.engine.quantize(torch.from_numpy(array), dtype="float8_e5m2")
+        np.testing.assert_array_equal(np.asarray(bits).view(np.uint8), bits_of_it.view(torch.uint8).numpy())
+        given = torch.empty(1, 3, 2, 64, dtype=torch.uint8)
+        self.engine.quantize(torch.from_numpy(array), out=given, dtype="float8_e5m2")
+        np.testing.assert_array_equal(given.numpy(), bits_of_it.view(torch.uint8).numpy())
+
+    def test_bad_input(self):
+        e4m3, e5m2 = (torch.zeros(1, 8, 2, 64).to(dtype) for dtype in (torch.float8_e4m3fn, torch.float8_e5m2))
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^k: dtype must be e4m3 like that of q, was e5m2$"):
+            self.engine.attention(e4m3, e5m2, e5m2)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^v: dtype must be e5m2 like that of k, was e4m3$"):
+            self.engine.attention(self.q, e5m2, e4m3)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^dtype: must be float8_e4m3fn or float8_e5m2, was"):
+            self.engine.quantize(self.q, dtype=torch.float16)
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^dtype: must be float8_e4m3fn like that of out, was"):
+            self.engine.quantize(self.q, out=torch.empty(1, 3, 2, 64, dtype=torch.float8_e4m3fn), dtype="float8_e5m2")
+        with self.assertRaisesRegex(flashjit.InvalidArgument, "^e5m2: must not be true without e4m3"):
+            self.engine.prepare("float16", 64, e5m2=True)
+
+    def test_prepare(self):
+        self.engine.prepare("bfloat16", 64, e4m3=True, e5m2=True)
+        before = self.engine.counters()["compiles"]
+        keys = self.k.to(torch.float8_e5m2)
+        self.engine.attention(self.q, keys, self.v.to(torch.float8_e5m2))
+        self.assertEqual(self.engine.counters()["compiles"], before)
 
 
 class Products(unittest.TestCase):

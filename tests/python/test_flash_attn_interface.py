@@ -446,8 +446,10 @@ class Cache(Interface):
 class Products(Interface):
     """Queries, keys and values of 8 bits."""
 
+    format = torch.float8_e4m3fn
+
     def setUp(self):
-        self.q, self.k, self.v = (normal(2, 40, heads, 64, seed=seed).to(torch.float8_e4m3fn)
+        self.q, self.k, self.v = (normal(2, 40, heads, 64, seed=seed).to(self.format)
                                   for heads, seed in ((4, 1), (2, 2), (2, 3)))
 
     def expected(self, of_q, of_k, of_v, **options):
@@ -471,7 +473,7 @@ class Products(Interface):
                 self.assert_close(lse, expected_lse, 0.02)
         # Transposed, in rows that kernels take and in others, which are copied.
         for room in (48, 40):
-            memory = torch.zeros(2, 2, 64, room, dtype=torch.uint8).view(torch.float8_e4m3fn)
+            memory = torch.zeros(2, 2, 64, room, dtype=torch.uint8).view(self.format)
             transposed = memory[..., :40].permute(0, 3, 1, 2)
             transposed.copy_(self.v)
             self.assertTrue(torch.equal(*(interface.flash_attn_func(self.q, self.k, v) for v in (transposed, self.v))))
@@ -494,8 +496,12 @@ class Products(Interface):
                              lambda: interface.flash_attn_func(self.q, self.k, self.v, **{name: torch.ones(shape)}))
             self.refused(flashjit.InvalidArgument, f"{name}: must be ", lambda: interface.flash_attn_func(
                 self.q, self.k, self.v, **{name: torch.ones(3, 2)}))
-        self.refused(flashjit.InvalidArgument, "k: dtype must be e4m3 like that of q",
+        self.refused(flashjit.InvalidArgument, "k: dtype must be e[45]m[23] like that of q",
                      lambda: interface.flash_attn_func(self.q, self.k.bfloat16(), self.v.bfloat16()))
+
+
+class ProductsOfE5m2(Products):
+    format = torch.float8_e5m2
 
 
 class Parts(Interface):

@@ -88,7 +88,7 @@ class Quantizes(unittest.TestCase):
             ("rotation_seed: must be from 0 to 2\\*\\*64 - 1, was -1", {"rotation_seed": -1}),
             ("scale: must be given with scale_is_given=True, was not", {"scale_is_given": True}),
             ("scale: shape must be \\[2, 3\\], was \\[2\\]", {"scale": np.zeros(2, np.float32)}),
-            ("out: dtype must be e4m3, was f16", {"out": np.zeros_like(q)}),
+            ("out: dtype must be float8_e4m3fn, float8_e5m2 or uint8, was float16", {"out": np.zeros_like(q)}),
             ("rotary_sin: must be given beside rotary_cos, was not", {"rotary_cos": np.zeros((40, 32), np.float32)}),
         ):
             with self.assertRaisesRegex(flashjit.InvalidArgument, f"^{message}"):

@@ -320,7 +320,7 @@ class Operator(CloseTo):
         slopes, seen = torch.ones(2), torch.ones(1, 1, 16, 16, dtype=torch.bool)
         for options in ({"softcap": 2.0}, {"alibi_slopes": slopes}, {"boolean_mask": seen}, {"dropout": 0.5},
                         {"causal": True, "window": (5, 0), "sinks": slopes}):  # fmt: skip
-            with self.subTest(*options):
+            with self.subTest(", ".join(options)):
                 q = large.clone().requires_grad_()
                 flashjit.torch.attention(q, large, large, **options).sum().backward()
                 self.assertTrue(q.grad.isfinite().all())

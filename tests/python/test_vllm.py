@@ -76,14 +76,15 @@ class Layer:
                  k_scale=1.0, v_scale=1.0, **options):
         self.dtype, self.options = dtype, options
         self.impl = FlashJITImpl(heads, dim, scale or dim**-0.5, heads_kv, **options)
-        self.is_e4m3 = options.get("kv_cache_dtype", "auto").startswith("fp8")
+        formats = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+        self.format = formats.get(options.get("kv_cache_dtype"))
         cache = make_cache(heads_kv, dim, dtype, layout)
-        self.kv_cache = cache.to(torch.float8_e4m3fn).view(torch.uint8) if self.is_e4m3 else cache
+        self.kv_cache = cache.to(self.format).view(torch.uint8) if self.format else cache
         self._k_scale, self._v_scale = torch.tensor(k_scale), torch.tensor(v_scale)
 
     def rows(self):
         """The cache as numbers: keys and values of [blocks, block_size, heads, dim]."""
-        cache = self.kv_cache.view(torch.float8_e4m3fn) if self.is_e4m3 else self.kv_cache
+        cache = self.kv_cache.view(self.format) if self.format else self.kv_cache
         halves = cache.transpose(1, 2).double().split(self.impl.head_size, dim=-1)
         return [rows * scale.unsqueeze(-1) for rows, scale in zip(halves, (self._k_scale, self._v_scale))]
 
@@ -250,10 +251,10 @@ class Numbers(Backend):
         causal = int32(1, 0, 1, 0, 0)
         self.check(Layer(), Batch(causal=causal), causal=causal)
 
-    def test_a_cache_of_e4m3_with_a_scale_of_all_and_of_each_head(self):
+    def test_a_cache_of_8_bits_with_a_scale_of_all_and_of_each_head(self):
         for scales in ({"k_scale": 0.25, "v_scale": 0.5}, {"k_scale": [0.25, 0.5], "v_scale": [0.5, 0.125]},
                        {"k_scale": [0.25], "v_scale": [0.5]}):
-            for name in ("fp8", "fp8_e4m3"):
+            for name in ("fp8", "fp8_e4m3", "fp8_e5m2"):
                 with self.subTest(name, **scales):
                     self.check(Layer(kv_cache_dtype=name, **scales))
 
@@ -379,12 +380,13 @@ class Builders(Backend):
             ({"sliding_window": 5, "logits_soft_cap": 2.0}, {"window": True, "softcap": True}),
             ({"alibi_slopes": [1.0] * 4, "sinks": torch.zeros(4)}, {"alibi": True, "sinks": True}),
             ({"kv_cache_dtype": "fp8"}, {"e4m3": True}),
+            ({"kv_cache_dtype": "fp8_e5m2"}, {"e4m3": True, "e5m2": True}),
             ({"attn_type": AttentionType.ENCODER_ONLY}, {"causal": False, "paged": False}),
         ):
             with self.subTest(**options):
                 flashjit.prepare.reset_mock()
                 make_builder(Layer(**options), Layer(**options))
-                plain = dict.fromkeys(("window", "softcap", "alibi", "sinks", "e4m3"), False)
+                plain = dict.fromkeys(("window", "softcap", "alibi", "sinks", "e4m3", "e5m2"), False)
                 plain |= {"causal": True, "ragged": True, "paged": True, "device": -1}
                 flashjit.prepare.assert_called_once_with(torch.float16, 64, **{**plain, **wanted})
 
@@ -464,6 +466,7 @@ class Selection(unittest.TestCase):
         for changes in (
             {}, {"head_size": 8}, {"head_size": 40}, {"head_size": 256}, {"head_size": 512}, {"dtype": torch.float16},
             {"kv_cache_dtype": "bfloat16"}, {"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8_e4m3"},
+            {"kv_cache_dtype": "fp8_e5m2"},
             {"kv_cache_dtype": None}, {"block_size": 16}, {"block_size": 48}, {"has_sink": True},
             {"kv_cache_dtype": "fp8", "use_per_head_quant_scales": True}, {"has_sliding_window": True},
             {"use_non_causal": True}, {"device_capability": DeviceCapability(8, 0), "has_sink": True},
@@ -475,7 +478,7 @@ class Selection(unittest.TestCase):
 
     def test_what_it_cannot_is_refused(self):
         for changes in (
-            {"head_size": 520}, {"head_size": 20}, {"dtype": torch.float32}, {"kv_cache_dtype": "fp8_e5m2"},
+            {"head_size": 520}, {"head_size": 20}, {"dtype": torch.float32},
             {"kv_cache_dtype": "nvfp4"}, {"kv_cache_dtype": "fp8_per_token_head"}, {"kv_cache_dtype": "float16"},
             {"block_size": 8}, {"use_mla": True}, {"use_sparse": True}, {"use_mm_prefix": True},
             {"use_batch_invariant": True}, {"use_pcp": True}, {"use_dcp": True}, {"use_rswa": True},
@@ -487,12 +490,14 @@ class Selection(unittest.TestCase):
                 self.assertEqual(len(reasons(**changes)), 1)
 
     def test_reasons_of_combinations_name_an_argument(self):
-        self.assertIn("kv_cache_dtype: must be that of the model, torch.bfloat16, or fp8, was float16",
+        self.assertIn("kv_cache_dtype: must be that of the model, torch.bfloat16, fp8 or fp8_e5m2, was float16",
                       reasons(kv_cache_dtype="float16"))
-        self.assertIn("head_size: must be a multiple of 16 up to 256 with an fp8 cache, was 40",
+        self.assertIn("head_size: must be a multiple of 16 up to 256 with a cache of fp8, was 40",
                       reasons(kv_cache_dtype="fp8", head_size=40))
         self.assertIn("kv_cache_dtype: must not be fp8 but on compute capability 9.0",
                       reasons(kv_cache_dtype="fp8", device_capability=DeviceCapability(12, 0)))
+        self.assertIn("kv_cache_dtype: must not be fp8_e5m2 but on compute capability 9.0",
+                      reasons(kv_cache_dtype="fp8_e5m2", device_capability=DeviceCapability(8, 9)))
 
     def test_blocks_are_multiples_of_16_and_any_layout_will_do(self):
         self.assertEqual(FlashJITBackend.get_supported_kernel_block_sizes(), [MultipleOf(16)])

@@ -11,6 +11,7 @@ namespace flashjit::tests {
 
 constexpr std::uint8_t kDlpackBool = 6;   // kDLBool, which older headers lack
 constexpr std::uint8_t kDlpackE4m3 = 10;  // kDLFloat8_e4m3fn, likewise
+constexpr std::uint8_t kDlpackE5m2 = 12;  // kDLFloat8_e5m2, likewise
 
 inline std::uint8_t code_of(DType dtype) noexcept {
   switch (dtype) {
@@ -23,6 +24,8 @@ inline std::uint8_t code_of(DType dtype) noexcept {
       return kDlpackBool;
     case DType::e4m3:
       return kDlpackE4m3;
+    case DType::e5m2:
+      return kDlpackE5m2;
     case DType::f16:
     case DType::f32:
     case DType::f64:

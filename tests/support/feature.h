@@ -29,8 +29,8 @@ inline void ask(Problem& problem, const generator::FeatureRow& row, bool asked =
     problem.*row.asked.flag = asked;
   else
     problem.*row.asked.function = asked ? &any_function(row.asked.kind) : nullptr;
-  if (problem.paged) problem.ragged = true;       // only these have pages
-  if (problem.token_scales) problem.e4m3 = true;  // only these have scales
+  if (problem.paged) problem.ragged = true;                       // only these have pages
+  if (problem.token_scales || problem.e5m2) problem.e4m3 = true;  // only these have scales, or another format
   if (problem.fast_sums || problem.block_scales || problem.values_transposed || problem.out_e4m3)
     problem.e4m3_queries = true;
   if (!problem.e4m3_queries) return;

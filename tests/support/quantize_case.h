@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows to be made e4m3, drawn at random: how they lie in memory, what becomes of them on the way, what has a scale.
+// Rows to be made e4m3 or e5m2, drawn at random: how they lie in memory, what becomes of them on the way, what has a
+// scale.
 #pragma once
 
 #include <algorithm>
@@ -26,11 +27,13 @@ struct QuantizeCase {
   Dims memory_shape, shape, strides, scale_shape;
   QuantizeOptions options;  // without tensors
   bool interleaved = false;
+  DType stored = DType::e4m3;
 
   bool turns() const { return inputs[cosines].shape().size() > 0; }
   std::string describe() const {
     constexpr const char* kScales[] = {" tensor", " head", " block "};
-    return std::string(to_string(inputs[x].dtype())) + kScales[static_cast<int>(options.scale_of)] +
+    return std::string(to_string(inputs[x].dtype())) + " to " + to_string(stored) +
+           kScales[static_cast<int>(options.scale_of)] +
            (options.block_size > 0 ? std::to_string(options.block_size) : "") +
            (options.scale_is_given ? " given" : "") + (options.rotation_seed ? " rotated" : "") +
            (turns() ? interleaved ? " neighbours" : " halves" : "") + " " + to_string(shape) + " strides " +
@@ -38,7 +41,7 @@ struct QuantizeCase {
   }
   // Of memory that x and out each have such of.
   Tensor view(void* memory, DType dtype) const { return {memory, dtype, shape, strides}; }
-  HostTensor poisoned_out() const { return poisoned(DType::e4m3, memory_shape); }
+  HostTensor poisoned_out() const { return poisoned(stored, memory_shape); }
   HostTensor poisoned_scale() const { return options.scale_is_given ? given : poisoned(DType::f32, scale_shape); }
   QuantizeOptions options_of(const std::vector<Tensor>& tensors) const {
     QuantizeOptions opts = options;
@@ -74,6 +77,7 @@ inline QuantizeCase::QuantizeCase(AppendDice dice, std::uint64_t seed) {
   if (dice.coin()) draw_rotary(dice, batch * seqlen, head_dim, is_packed);
   if (is_packed) shape = {seqlen, heads, head_dim}, strides = {strides[1], strides[2], 1};
   scale_shape = quantize_scale_shape(view(nullptr, DType::f16), options);
+  if (seed % 3 == 1) stored = DType::e5m2;
   if (!options.scale_is_given) return;
   given = HostTensor(DType::f32, scale_shape);
   for (std::size_t i = 0; i < given.element_count(); ++i)
@@ -108,11 +112,11 @@ inline QuantizedMemory expected_of(const QuantizeCase& c) {
   std::vector<Tensor> here;
   for (const HostTensor& input : c.inputs) here.push_back(input.view());
   const Tensor x = c.view(here[QuantizeCase::x].data, here[QuantizeCase::x].dtype);
-  reference::quantize(x, c.view(memory.out.data(), DType::e4m3), memory.scale.view(), c.options_of(here));
+  reference::quantize(x, c.view(memory.out.data(), c.stored), memory.scale.view(), c.options_of(here));
   return memory;
 }
 
-// Where two of e4m3 are apart by more than roundings explain: a number half way may become either neighbour; where a
+// Where two of 8 bits are apart by more than roundings explain: a number half way may become either neighbour; where a
 // turned element was rounded the other way, all that are rotated with it move by a share of its last digit. Few do.
 inline std::string difference(const QuantizeCase& c, const QuantizedMemory& found, const QuantizedMemory& expected) {
   const double of_scales = c.turns() ? 0x1p-7 : 0x1p-20;
@@ -125,11 +129,12 @@ inline std::string difference(const QuantizeCase& c, const QuantizedMemory& foun
   const auto count = static_cast<std::int64_t>(expected.out.element_count());
   std::int64_t apart = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const double a = load_element(found.out.data(), DType::e4m3, i),
-                 b = load_element(expected.out.data(), DType::e4m3, i);
+    const double a = load_element(found.out.data(), c.stored, i), b = load_element(expected.out.data(), c.stored, i);
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    const double step = std::exp2(std::max(std::ilogb(std::max(std::abs(a), std::abs(b))), -6) - 3);
-    const double moved = c.turns() && c.options.rotation_seed ? 0.5 : 0;
+    const bool is_e5m2 = c.stored == DType::e5m2;
+    const int smallest = is_e5m2 ? -14 : -6, mantissa_bits = is_e5m2 ? 2 : 3;
+    const double step = std::exp2(std::max(std::ilogb(std::max(std::abs(a), std::abs(b))), smallest) - mantissa_bits);
+    const double moved = c.turns() && c.options.rotation_seed ? (is_e5m2 ? 64 : 0.5) : 0;
     if (!(std::abs(a - b) <= step + moved))
       return "element " + std::to_string(i) + ": " + std::to_string(a) + " and not " + std::to_string(b);
     ++apart;

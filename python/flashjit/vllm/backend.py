@@ -39,8 +39,8 @@ if not hasattr(AttentionBackend, "supported_kv_cache_layouts"):
 
 __all__ = ["FlashJITBackend", "FlashJITImpl", "FlashJITMetadata", "FlashJITMetadataBuilder"]
 
-_E4M3 = ("fp8", "fp8_e4m3")
-_CACHE_DTYPES = ("auto", "float16", "bfloat16", *_E4M3)
+_FORMATS = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+_CACHE_DTYPES = ("auto", "float16", "bfloat16", *_FORMATS)
 _WITHOUT_CACHE = (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)
 # For which there are kernels.
 _CAPABILITIES = ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0), (12, 1))
@@ -127,13 +127,13 @@ class FlashJITBackend(AttentionBackend):
     ) -> str | None:
         """Why not, where each by itself is supported."""
         if kv_cache_dtype in ("float16", "bfloat16") and getattr(torch, kv_cache_dtype) != dtype:
-            return f"kv_cache_dtype: must be that of the model, {dtype}, or fp8, was {kv_cache_dtype}"
-        if kv_cache_dtype not in _E4M3:
+            return f"kv_cache_dtype: must be that of the model, {dtype}, fp8 or fp8_e5m2, was {kv_cache_dtype}"
+        if kv_cache_dtype not in _FORMATS:
             return None
         if (device_capability.major, device_capability.minor) != (9, 0):
-            return "kv_cache_dtype: must not be fp8 but on compute capability 9.0"
+            return f"kv_cache_dtype: must not be {kv_cache_dtype} but on compute capability 9.0"
         if head_size % 16 != 0 or head_size > 256:
-            return f"head_size: must be a multiple of 16 up to 256 with an fp8 cache, was {head_size}"
+            return f"head_size: must be a multiple of 16 up to 256 with a cache of {kv_cache_dtype}, was {head_size}"
         return None
 
 
@@ -277,14 +277,15 @@ class FlashJITImpl(AttentionImpl[FlashJITMetadata]):
         return self.attn_type not in _WITHOUT_CACHE
 
     @property
-    def _is_e4m3(self) -> bool:
-        return self.has_cache and self.kv_cache_dtype in _E4M3
+    def _format(self) -> "torch.dtype | None":
+        """Of a cache of 8 bits, None of others."""
+        return _FORMATS.get(self.kv_cache_dtype) if self.has_cache else None
 
     @property
     def problem(self) -> tuple[Any, ...]:
         """What kernels and plans are for: layers that have the same share both."""
         return (self.num_heads, self.num_kv_heads, self.head_size, self.sliding_window, self.logits_soft_cap != 0,
-                self.alibi_slopes is not None, self.sinks is not None, self.has_cache, self._is_e4m3)
+                self.alibi_slopes is not None, self.sinks is not None, self.has_cache, self._format)
 
     def prepare(self, dtype: torch.dtype, device: torch.device) -> None:
         """Makes the kernels of calls with the mask that this type of attention has."""
@@ -292,7 +293,7 @@ class FlashJITImpl(AttentionImpl[FlashJITMetadata]):
             dtype, self.head_size, causal=self.attn_type == AttentionType.DECODER,
             device=-1 if device.index is None else device.index, window=self.sliding_window is not None,
             softcap=self.logits_soft_cap != 0, alibi=self.alibi_slopes is not None, sinks=self.sinks is not None,
-            ragged=True, paged=self.has_cache, e4m3=self._is_e4m3,
+            ragged=True, paged=self.has_cache, e4m3=self._format is not None, e5m2=self._format == torch.float8_e5m2,
         )  # fmt: skip
 
     @in_words(_WORDS)
@@ -382,12 +383,12 @@ class FlashJITImpl(AttentionImpl[FlashJITMetadata]):
 
     def _keys_and_values(self, kv_cache: Tensor) -> tuple[Tensor, ...]:
         """Views, [blocks, block_size, heads_kv, head_size] each."""
-        rows = kv_cache.view(torch.float8_e4m3fn) if self._is_e4m3 else kv_cache  # vLLM has bytes
+        rows = kv_cache.view(self._format) if self._format else kv_cache  # vLLM has bytes
         return rows.transpose(1, 2).split(self.head_size, dim=-1)
 
     def _scales(self, layer: AttentionLayer) -> dict[str, Tensor]:
         """Of the cache, one for all heads or one for each."""
-        if not self._is_e4m3:
+        if not self._format:
             return {}
         return {"k_scale": layer._k_scale.reshape(-1), "v_scale": layer._v_scale.reshape(-1)}
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of e4m3: queries, keys, values and probabilities. Tiles have scales of their own, which cost nothing: those
-// of queries and keys go into the softmax's scale, those of values into the division by the sums.
+// Products of 8 bits: queries, keys, values and probabilities. Tiles have scales of their own, which cost nothing:
+// those of queries and keys go into the softmax's scale, those of values into the division by the sums.
 #pragma once
 
 #include "abi.cuh"
@@ -46,8 +46,8 @@ __device__ constexpr int e4m3_peak_log2(Rescale rescale, int columns) {
 template <class Config, class Shape>
 struct E4m3ProductFragments : ElementFragments<Config, Shape> {
   using VTile = typename Shape::VTile;
-  using Key = E4m3Element;
-  using Value = E4m3Element;
+  using Key = typename Config::Format::Key;
+  using Value = typename Config::Format::Value;
   using Columns = ColumnsByParity;
 
   // Keys 32j..32j+31 as two B operands: the even dims among 16n..16n+15, and the odd ones.
@@ -64,8 +64,8 @@ struct E4m3ProductFragments : ElementFragments<Config, Shape> {
 template <class Config, class Shape>
 struct TransposedE4m3Fragments : ElementFragments<Config, Shape> {
   using VTile = typename Shape::VTile;
-  using Key = E4m3Element;
-  using Value = E4m3Element;
+  using Key = typename Config::Format::Key;
+  using Value = typename Config::Format::Value;
 
   // Keys 32j..32j+31 as two B operands: dims 16n..16n+7, and 16n+8..16n+15.
   __device__ __forceinline__ static void load_values(uint32 (&b)[4], SmemAddress values, int lane, int j, int n) {
@@ -100,7 +100,7 @@ struct E4m3Products {
       if constexpr (!Config::Products::kScalesBlocks)
         of_products =
             of_products * at(args.e4m3_queries.queries, tile.batch, head) * at(args.e4m3.keys, tile.batch, kv_head);
-      // Nothing may be 0, nor a slope over it infinite; no score, of 2^26 products at most, changes by it. Products
+      // Nothing may be 0, nor a slope over it infinite; no score, of products of 2^40 at most, changes by it. Products
       // that have their blocks' scales may be larger.
       of_products = fmaxf(of_products, Config::Products::kScalesBlocks ? kSmallestNormal : kSmallest);
       of_values = E4m3Centre::kFactor;

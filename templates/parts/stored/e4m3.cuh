@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of e4m3, which become elements in registers. An ldmatrix of bytes brings a lane other dims than one
+// Keys and values of 8 bits, which become elements in registers. An ldmatrix of bytes brings a lane other dims than one
 // of elements: of keys four neighbouring ones, which the query's dims are permuted for, and of values pairs, so that
 // the even and the odd dims of sixteen become a matrix of the output each.
 #pragma once
 
 #include "abi.cuh"
+#include "attention/format.cuh"
 #include "attention/softmax.cuh"
 #include "attention/stored.cuh"
 #include "mma/columns.cuh"
@@ -13,14 +14,16 @@
 #include "ptx/memory.cuh"
 #include "types.cuh"
 
-// Of a word of four e4m3: pairs of neighbours.
-__device__ __forceinline__ void neighbours_of_e4m3(Half, uint32 word, uint32& low, uint32& high) {
-  ptx::cvt_rn_f16x2_e4m3x4(word, low, high);
+// Of a word of four: pairs of neighbours.
+template <class Format>
+__device__ __forceinline__ void neighbours_of(Half, uint32 word, uint32& low, uint32& high) {
+  Format::to_halves(word, low, high);
 }
-__device__ __forceinline__ void neighbours_of_e4m3(BFloat16, uint32 word, uint32& low, uint32& high) {
+template <class Format>
+__device__ __forceinline__ void neighbours_of(BFloat16, uint32 word, uint32& low, uint32& high) {
   uint32 halves[2];
   float x[4];
-  ptx::cvt_rn_f16x2_e4m3x4(word, halves[0], halves[1]);
+  Format::to_halves(word, halves[0], halves[1]);
   ptx::cvt_x2(Half{}, halves[0], x[0], x[1]);
   ptx::cvt_x2(Half{}, halves[1], x[2], x[3]);
   low = ptx::cvt_rn_x2(BFloat16{}, x[0], x[1]), high = ptx::cvt_rn_x2(BFloat16{}, x[2], x[3]);
@@ -32,8 +35,9 @@ struct E4m3Fragments {
   using KTile = typename Shape::KTile;
   using VTile = typename Shape::VTile;
   using Element = typename Config::Element;
+  using Format = typename Config::Format;
   using Key = Element;
-  // Probabilities fit f16 as they fit bf16, and e4m3 becomes it by one instruction.
+  // Probabilities fit f16 as they fit bf16, and 8 bits become it by one instruction.
   using Value = Half;
   using Columns = ColumnsByParity;
   static constexpr int kM = Shape::kM;
@@ -55,8 +59,8 @@ struct E4m3Fragments {
   __device__ __forceinline__ static void load_keys(uint32 (&b)[4], SmemAddress keys, int lane, int n, int k) {
     uint32 upper, lower;
     ptx::ldmatrix_x2(upper, lower, keys + KTile::move(KTile::offset(lane % 16, 0), 16 * n, k));
-    neighbours_of_e4m3(Element{}, upper, b[0], b[1]);
-    neighbours_of_e4m3(Element{}, lower, b[2], b[3]);
+    neighbours_of<Format>(Element{}, upper, b[0], b[1]);
+    neighbours_of<Format>(Element{}, lower, b[2], b[3]);
   }
 
   // Keys 16j..16j+15 as two B operands: the even dims among 16n..16n+15, and the odd ones.
@@ -71,8 +75,8 @@ struct E4m3Fragments {
     constexpr uint32 kEvenThenOdd = 0x3120;
     uint32 upper, lower;
     ptx::ldmatrix_x2_trans(upper, lower, values + VTile::move(at, 16 * j, n));
-    ptx::cvt_rn_f16x2_e4m3x4(ptx::prmt(upper, kEvenThenOdd), b[0], b[2]);
-    ptx::cvt_rn_f16x2_e4m3x4(ptx::prmt(lower, kEvenThenOdd), b[1], b[3]);
+    Format::to_halves(ptx::prmt(upper, kEvenThenOdd), b[0], b[2]);
+    Format::to_halves(ptx::prmt(lower, kEvenThenOdd), b[1], b[3]);
   }
 };
 

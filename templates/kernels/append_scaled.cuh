@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel that appends to a cache does where that is of e4m3: a row is divided by its scale, which memory has,
-// or which becomes such that the largest of its numbers is the largest that there is.
+// What the kernel that appends to a cache does where that is of 8 bits: a row is divided by its scale, which memory
+// has, or which becomes such that the largest of its numbers is the largest that there is.
 #pragma once
 
 #include "kernels/append.cuh"
 #include "ptx/convert.cuh"
 
-struct E4m3Cache {
+// Stored: E4m3Element or E5m2Element.
+template <class Stored>
+struct ScaledCache {
   static constexpr bool kConverts = true;
   static constexpr int kChunkBytes = kChunkElements;
-  static constexpr float kLargest = 448.0f;
   static constexpr float kLargestFloat = 3.40282347e38f;    // infinity has no scale
   static constexpr float kSmallestScale = 1.17549435e-38f;  // a normal number: what is divided by it is no NaN
 
@@ -23,7 +24,7 @@ struct E4m3Cache {
     each_octet([&](int chunk, const Octet& x) {
       const auto quotient = [&](int i) { return __fdiv_rn(x.x[i], scale); };  // as every caller would round it
       const auto four = [&](int i) {
-        return ptx::cvt_rn_satfinite_e4m3x4(quotient(i), quotient(i + 1), quotient(i + 2), quotient(i + 3));
+        return ptx::cvt_rn_satfinite_x4(Stored{}, quotient(i), quotient(i + 1), quotient(i + 2), quotient(i + 3));
       };
       ptx::st_global(to + chunk * kChunkBytes, four(0), four(4));
     });
@@ -41,7 +42,7 @@ struct E4m3Cache {
     });
     for (int distance = lanes.count / 2; distance > 0; distance /= 2)
       largest = fmaxf(largest, ptx::shfl_xor(lanes.members(), largest, distance));
-    const float scale = fmaxf(__fdiv_rn(largest, kLargest), kSmallestScale);
+    const float scale = fmaxf(__fdiv_rn(largest, Stored::kLargest), kSmallestScale);
     if (lanes.own == 0) ptx::st_global(of.first + at, scale);
     return scale;
   }
