@@ -81,18 +81,21 @@ void write(void* data, std::int64_t index, T value) noexcept {
 // largest exponent are numbers, but for the last one.
 constexpr Format kE4m3{3, 7};
 constexpr double kLargestE4m3 = 448;
-constexpr std::uint8_t kE4m3Nan = 0x7f;
+// The upper half of an f16, but that numbers beyond the largest become that, as in e4m3.
+constexpr Format kE5m2{2, 15};
+constexpr double kLargestE5m2 = 57344;
+constexpr std::uint8_t kNan8 = 0x7f;  // of both; in e4m3 no other byte is one, but for the sign
 
-std::uint8_t encode_e4m3(double value) noexcept {
+std::uint8_t encode_8_bits(Format format, double largest, double value) noexcept {
   const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
-  if (std::isnan(value)) return sign | kE4m3Nan;
-  return sign | static_cast<std::uint8_t>(encode(kE4m3, std::min(std::abs(value), kLargestE4m3)));
+  if (std::isnan(value)) return sign | kNan8;
+  return sign | static_cast<std::uint8_t>(encode(format, std::min(std::abs(value), largest)));
 }
 
 double decode_e4m3(std::uint8_t bits) noexcept {
   const double sign = (bits & 0x80) != 0 ? -1.0 : 1.0;
   const int exponent = bits >> kE4m3.mantissa_bits & 0xf, mantissa = bits & 0x7;
-  if ((bits & kE4m3Nan) == kE4m3Nan) return std::numeric_limits<double>::quiet_NaN();
+  if ((bits & kNan8) == kNan8) return std::numeric_limits<double>::quiet_NaN();
   if (exponent == 0) return sign * std::ldexp(mantissa, 1 - kE4m3.exponent_bias - kE4m3.mantissa_bits);
   return sign * std::ldexp(8 + mantissa, exponent - kE4m3.exponent_bias - kE4m3.mantissa_bits);
 }
@@ -109,22 +112,16 @@ double load_f64(const void* data, std::int64_t index) noexcept { return read<dou
 void store_f64(void* data, std::int64_t index, double value) noexcept { write(data, index, value); }
 
 double load_e4m3(const void* data, std::int64_t index) noexcept { return decode_e4m3(read<std::uint8_t>(data, index)); }
-void store_e4m3(void* data, std::int64_t index, double value) noexcept { write(data, index, encode_e4m3(value)); }
-
-// The upper half of an f16, but that numbers beyond the largest become that, as in e4m3.
-constexpr Format kE5m2{2, 15};
-constexpr double kLargestE5m2 = 57344;
-constexpr std::uint8_t kE5m2Nan = 0x7f;
-
-std::uint8_t encode_e5m2(double value) noexcept {
-  const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
-  if (std::isnan(value)) return sign | kE5m2Nan;
-  return sign | static_cast<std::uint8_t>(encode(kE5m2, std::min(std::abs(value), kLargestE5m2)));
+void store_e4m3(void* data, std::int64_t index, double value) noexcept {
+  write(data, index, encode_8_bits(kE4m3, kLargestE4m3, value));
 }
+
 double load_e5m2(const void* data, std::int64_t index) noexcept {
   return decode_f16(static_cast<std::uint16_t>(read<std::uint8_t>(data, index) << 8));
 }
-void store_e5m2(void* data, std::int64_t index, double value) noexcept { write(data, index, encode_e5m2(value)); }
+void store_e5m2(void* data, std::int64_t index, double value) noexcept {
+  write(data, index, encode_8_bits(kE5m2, kLargestE5m2, value));
+}
 
 // Whole numbers: to the nearest even, and those beyond the type to its ends; NaN is 0.
 template <typename T>

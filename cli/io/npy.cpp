@@ -222,7 +222,7 @@ HostTensor read_npy(const std::string& path, DType dtype) {
     const std::size_t at = header.fortran_order ? fortran.next() : i;
     if (is_whole(dtype))
       store_whole(path, tensor, i, whole_element_at(bytes, size, at));
-    else if (size == size_of(dtype) && size == 1)
+    else if (size == 1)
       static_cast<char*>(tensor.data())[i] = bytes[at];
     else
       store_real(path, tensor, i, element_at(bytes, size, at));

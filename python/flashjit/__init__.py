@@ -272,7 +272,8 @@ def reference(q: Any, k: Any, v: Any, *, engine: Engine | None = None, **options
     Parameters
     ----------
     q, k, v : arrays in host memory
-        float16, bfloat16, float32 or float64, k and v also float8_e4m3fn or float8_e5m2, and q beside these, of any head_dim.
+        float16, bfloat16, float32 or float64, k and v also float8_e4m3fn or float8_e5m2, and q beside these, of any
+        head_dim.
     engine :
         Its device applies score and mask, which are texts; nothing else needs one. The default engine when None.
     options :
@@ -368,7 +369,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, *, slots: Any = None, seq
         float16 or bfloat16. Beside slots or cu_seqlens also [total, heads_kv, ...].
     k_cache, v_cache : arrays [pages, page_size, heads_kv, ...]
         Written. Without pages [batch, seqlen, heads_kv, ...]. Any strides, but a contiguous last dimension. The dtype
-        of k, or float8_e4m3fn or float8_e5m2, into which numbers are rounded, at most to 448 or 57344 (compute capability 8.9 or more).
+        of k, or float8_e4m3fn or float8_e5m2, into which numbers are rounded, at most to 448 or 57344 (compute
+        capability 8.9 or more).
     slots : array [total]
         int32 or int64: token t goes to row slots[t] % page_size of page slots[t] // page_size; negative: nowhere. Beside
         none of the following five.

@@ -67,20 +67,10 @@ inline constexpr KnownSpill kKnownSpills[] = {
      "fwd-bf16-d256-causal-e4m3-e4m3_queries.mma-q64-kv32-w4-k2-v2-c1-overlap-swizzle-x4-qsmem-rare-longest-splitkv."
      "sm_120a",
      40},
-    {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_120a", 16},
-    {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_121a", 16},
+    {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_120a", 8},
+    {"13.5", "bwd-bf16-d96.mma-q64-kv64-w8-r1-s1.sm_121a", 8},
     {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_120a", 32},
     {"13.5", "bwd-bf16-d64-causal-bias.bf16-dbias.mma-q64-kv64-w4-r1-s2.sm_121a", 32},
-    {"12.9", "bwd-bf16-d64-causal-softcap-dropout-deterministic.mma-q64-kv64-w4-r1-s2.sm_86", 16},
-    {"12.9", "bwd-bf16-d64-causal-softcap-dropout-deterministic.mma-q64-kv64-w4-r1-s2.sm_89", 16},
-    {"13.0", "bwd-bf16-d64-causal-softcap-dropout-deterministic.mma-q64-kv64-w4-r1-s2.sm_86", 16},
-    {"13.0", "bwd-bf16-d64-causal-softcap-dropout-deterministic.mma-q64-kv64-w4-r1-s2.sm_89", 16},
-    {"13.0", "bwd-bf16-d256-causal-softcap-dropout-deterministic.mma-q64-kv64-w8-r1-s1.sm_100a", 8},
-    {"13.0", "bwd-bf16-d256-causal-softcap-dropout-deterministic.mma-q64-kv64-w8-r1-s1.sm_103a", 8},
-    {"13.5", "bwd-bf16-d64-causal-softcap-dropout-deterministic.mma-q64-kv64-w4-r1-s2.sm_86", 16},
-    {"13.5", "bwd-bf16-d64-causal-softcap-dropout-deterministic.mma-q64-kv64-w4-r1-s2.sm_89", 16},
-    {"13.5", "bwd-bf16-d64-causal-alibi-dslopes.mma-q64-kv64-w4-r1-s2.sm_120a", 8},
-    {"13.5", "bwd-bf16-d64-causal-alibi-dslopes.mma-q64-kv64-w4-r1-s2.sm_121a", 8},
 };
 
 // Of steps of 80 queries at both head dims of 128 the warps that load have 24 registers, and spill a few outside of the
